@@ -195,6 +195,7 @@ static inline void sml_payload_fill(struct sml_worker_engine *e, const struct sm
   if (c->is_fence) payload[0] = send->fence_byte;
   else if (c->is_exponent) fill_exponents(k, lane, send, payload);
   else if (op->plan.wire_reducer != 0) fill_images(k, op, c, payload);
+  else if (op->lanes != NULL) op->lanes->put(op, payload, c->first_elem, c->num_elems);
   else if (op->plan.way == SML_REDUCE_COPY) memcpy(payload, (const uint8_t *)op->in + c->first_elem, c->num_elems);
   else fill_lanes(k, lane, op, c, lanes, false);
   if (is_narrow) sml_narrow_lanes(payload, lanes, c->payload_bytes / 4);
@@ -218,6 +219,10 @@ static inline void sml_payload_store(struct sml_worker_engine *e, struct sml_lan
     return;
   }
   if (op->out == NULL) return; /* others need this rank's contribution; it has the sum already */
+  if (op->lanes != NULL) {
+    op->lanes->get(op, payload, c->first_elem, c->num_elems);
+    return;
+  }
   if (op->plan.way == SML_REDUCE_COPY) {
     memcpy((uint8_t *)op->out + c->first_elem, payload, c->num_elems);
     return;

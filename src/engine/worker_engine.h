@@ -14,6 +14,15 @@
 
 struct sml_worker_engine;
 struct sml_lane;
+struct sml_engine_operation;
+
+/* Int32 lanes that are made when they are sent, and whose sums are taken when they come, instead of lying in the
+ * operation's buffers: `num` of them from `first` on, as they travel. Only for sums, and only where no chunk is summed
+ * twice. Engines call both, several at once; `put` as often as a chunk is sent, `get` once for each lane. */
+struct sml_engine_lanes {
+  void (*put)(const struct sml_engine_operation *operation, uint8_t *payload, uint64_t first, uint32_t num);
+  void (*get)(const struct sml_engine_operation *operation, const uint8_t *payload, uint64_t first, uint32_t num);
+};
 
 /* One operation as the engines see it; the library's operation starts with it. Engines write only to the last part,
  * from `codes` on. */
@@ -24,6 +33,7 @@ struct sml_engine_operation {
   uint32_t num_inputs;
   const void *const *inputs;
   void *out;                      /* NULL: results are checked and thrown away */
+  const struct sml_engine_lanes *lanes; /* NULL: `in` and `out` have them */
   struct sml_operation_plan plan; /* core's view: elements, type, reduction, tag hash */
   /* For each lane: exponent codes of its blocks (floats only), then one ready byte a group;
    * sml_stream_codes_bytes() bytes, given at submission. */

@@ -10,6 +10,7 @@
 #define KEY_START UINT64_C(0x6578616374310001)                   /* any constant; part of the protocol */
 #define NUM_PLACES 4u                                            /* pieces under way */
 #define MAX_SPARE_LANES (NUM_PLACES * 4 * SML_EXACT_PIECE_ELEMS) /* 4 MiB that a job keeps */
+#define MOST_MADE 4u                                             /* lanes of an element, on the stack */
 
 enum stage_kind { CODES, LANES, NUM_KINDS };
 
@@ -19,11 +20,18 @@ struct stage {
   enum stage_kind kind;
 };
 
+/* What is under way of a block. */
+struct progress {
+  uint32_t first_lane;          /* of the piece */
+  _Atomic uint32_t num_missing; /* lanes that were not got; 0: the block is rounded */
+};
+
 /* A place's memory, which the job's next operation uses again: pages are in it. */
 struct room {
   int32_t *codes, *lanes;
-  struct sml_exact_layout *layouts; /* of the blocks, once the codes are summed */
-  size_t num_codes, num_lanes, num_layouts;
+  struct sml_exact_layout *layouts; /* of the blocks, once the codes are summed, like the next */
+  struct progress *progress;
+  size_t num_codes, num_lanes, num_layouts, num_progress;
 };
 
 /* One piece, and the next but three after it. */
@@ -47,6 +55,7 @@ struct sml_exact_operation {
   uint64_t deadline_ns, last_deadline_ns; /* as a rejoin has moved them */
   _Atomic uint64_t num_stored;            /* pieces whose sum is the caller's */
   bool average, has_failed, is_over;
+  bool is_made; /* lanes are made as they travel */
   struct place places[NUM_PLACES];
 };
 
@@ -70,6 +79,7 @@ static uint64_t num_blocks(const struct sml_exact_operation *x, uint64_t piece) 
 struct block {
   int32_t *codes;
   struct sml_exact_layout *layout;
+  struct progress *progress;
   size_t first_byte, num_elems;
 };
 
@@ -78,8 +88,13 @@ static struct block find_block(const struct place *place, uint64_t block) {
   const uint64_t first_elem = block * SML_BLOCK_ELEMS, elems = piece_elems(x, place->piece);
   return (struct block){.codes = place->room.codes + block * x->exact.code_lanes,
                         .layout = &place->room.layouts[block],
+                        .progress = &place->room.progress[block],
                         .first_byte = (place->piece * SML_EXACT_PIECE_ELEMS + first_elem) * x->exact.elem_bytes,
                         .num_elems = sml_min_u64(SML_BLOCK_ELEMS, elems - first_elem)};
+}
+
+static uint32_t lanes_of(const struct block *block) {
+  return block->layout->num_lanes * (uint32_t)block->num_elems;
 }
 
 static uint64_t lay_out(const struct place *place) {
@@ -88,10 +103,84 @@ static uint64_t lay_out(const struct place *place) {
   for (uint64_t b = 0; b < num_blocks(x, place->piece); b++) {
     const struct block block = find_block(place, b);
     sml_exact_lay_out(&x->exact, block.layout, block.codes);
-    num_lanes += block.layout->num_lanes * block.num_elems;
+    block.progress->first_lane = (uint32_t)num_lanes;
+    atomic_store_explicit(&block.progress->num_missing, lanes_of(&block), memory_order_relaxed);
+    num_lanes += lanes_of(&block);
   }
   return num_lanes;
 }
+
+/* ---- lanes as they travel ---- */
+
+static bool is_made(const struct sml_exact_operation *x, const struct sml_exact_layout *layout) {
+  return x->is_made && layout->num_lanes <= MOST_MADE;
+}
+
+static void put_block(const struct sml_exact_operation *x, const struct block *block, int32_t *lanes) {
+  sml_exact_put(&x->exact, block->layout, lanes, x->in + block->first_byte, block->num_elems);
+}
+
+static void round_block(const struct sml_exact_operation *x, const struct block *block, const int32_t *lanes) {
+  sml_exact_round(&x->exact, block->layout, x->out + block->first_byte, lanes, block->num_elems, x->average);
+}
+
+/* The block that has this lane. */
+static uint64_t block_of_lane(const struct place *place, uint64_t lane) {
+  uint64_t first = 0;
+  for (uint64_t num = num_blocks(place->whole, place->piece); num > 1; num -= num / 2)
+    first += place->room.progress[first + num / 2].first_lane <= lane ? num / 2 : 0;
+  return first;
+}
+
+static const struct place *place_of(const struct sml_engine_operation *engine) {
+  return ((const struct stage *)(const void *)engine)->place;
+}
+
+static void put_lanes(const struct sml_engine_operation *engine, uint8_t *payload, uint64_t first, uint32_t num) {
+  const struct place *place = place_of(engine);
+  const struct sml_exact_operation *x = place->whole;
+  int32_t made[MOST_MADE * SML_BLOCK_ELEMS];
+  for (uint64_t b = block_of_lane(place, first); num > 0; b++) {
+    const struct block block = find_block(place, b);
+    const int32_t *lanes = place->room.lanes + block.progress->first_lane;
+    const uint32_t from = (uint32_t)first - block.progress->first_lane;
+    const uint32_t count = sml_min_u32(num, lanes_of(&block) - from);
+    if (count == 0) continue;
+    if (is_made(x, block.layout)) {
+      put_block(x, &block, made);
+      lanes = made;
+    }
+    x->exact.kernels->pack_int32(payload, lanes + from, count);
+    payload += 4 * (size_t)count;
+    first += count;
+    num -= count;
+  }
+}
+
+/* A block is rounded when it is complete, while caches have its lanes: in place nobody reads its input any more. */
+static void get_lanes(const struct sml_engine_operation *engine, const uint8_t *payload, uint64_t first, uint32_t num) {
+  const struct place *place = place_of(engine);
+  const struct sml_exact_operation *x = place->whole;
+  int32_t got[MOST_MADE * SML_BLOCK_ELEMS];
+  for (uint64_t b = block_of_lane(place, first); num > 0; b++) {
+    const struct block block = find_block(place, b);
+    const uint32_t all = lanes_of(&block), from = (uint32_t)first - block.progress->first_lane;
+    const uint32_t count = sml_min_u32(num, all - from);
+    if (count == 0) continue;
+    int32_t *lanes = count == all && all <= SML_ARRAY_LEN(got) ? got : place->room.lanes + block.progress->first_lane;
+    x->exact.kernels->unpack_int32(lanes + from, payload, count);
+    _Atomic uint32_t *missing = &block.progress->num_missing;
+    if (count == all) atomic_store_explicit(missing, 0, memory_order_relaxed);
+    /* pairs with itself, on engines that got other lanes */
+    if (count == all || atomic_fetch_sub_explicit(missing, count, memory_order_acq_rel) == count)
+      round_block(x, &block, lanes);
+    payload += 4 * (size_t)count;
+    first += count;
+    num -= count;
+  }
+}
+
+static const struct sml_engine_lanes made_lanes = {.put = put_lanes, .get = get_lanes};
 
 /* ---- memory ---- */
 
@@ -117,6 +206,7 @@ void sml_exact_operation_free(struct sml_exact_operation *x) {
   for (uint32_t i = 0; i < NUM_PLACES; i++) {
     free(x->places[i].room.codes);
     free(x->places[i].room.layouts);
+    free(x->places[i].room.progress);
     free(x->places[i].room.lanes);
   }
   free(x);
@@ -180,29 +270,28 @@ static sml_status prepare_codes(struct place *place) {
 /* One lane, which means nothing, where none is used: that is an operation, too. */
 static sml_status prepare_lanes(struct place *place) {
   const struct sml_exact_operation *x = place->whole;
-  const uint64_t num_lanes = sml_max_u64(lay_out(place), 1);
+  const uint64_t num_used = lay_out(place), num_lanes = sml_max_u64(num_used, 1);
   struct room *room = &place->room;
   /* The next piece may need a little more. */
   const size_t room_lanes = num_lanes > room->num_lanes ? num_lanes + num_lanes / 8 : num_lanes;
   room->lanes = make_room(room->lanes, &room->num_lanes, room_lanes, sizeof *room->lanes);
   if (room->lanes == NULL) return sml_fail(SML_ERR_NO_MEMORY, "no memory for %zu lanes", (size_t)num_lanes);
-  int32_t *lanes = room->lanes;
-  *lanes = 0;
+  *room->lanes = 0;
   for (uint64_t b = 0; b < num_blocks(x, place->piece); b++) {
     const struct block block = find_block(place, b);
-    sml_exact_put(&x->exact, block.layout, lanes, x->in + block.first_byte, block.num_elems);
-    lanes += block.layout->num_lanes * block.num_elems;
+    if (!is_made(x, block.layout)) put_block(x, &block, room->lanes + block.progress->first_lane);
   }
+  place->stages[LANES].operation.engine.lanes = x->is_made && num_used > 0 ? &made_lanes : NULL;
   return prepare(&place->stages[LANES], room->lanes, num_lanes);
 }
 
+/* All blocks that were not rounded as they came; those without a lane are among them. */
 static void store_sums(const struct place *place) {
   const struct sml_exact_operation *x = place->whole;
-  const int32_t *lanes = place->room.lanes;
   for (uint64_t b = 0; b < num_blocks(x, place->piece); b++) {
     const struct block block = find_block(place, b);
-    sml_exact_round(&x->exact, block.layout, x->out + block.first_byte, lanes, block.num_elems, x->average);
-    lanes += block.layout->num_lanes * block.num_elems;
+    const bool is_missing = atomic_load_explicit(&block.progress->num_missing, memory_order_relaxed) > 0;
+    if (is_missing || lanes_of(&block) == 0) round_block(x, &block, place->room.lanes + block.progress->first_lane);
   }
 }
 
@@ -307,6 +396,7 @@ static sml_status make(struct sml_operation *op, struct sml_exact_operation **ma
   x->num_elems = plan->num_elems;
   x->num_pieces = sml_div_ceil(plan->num_elems, SML_EXACT_PIECE_ELEMS);
   x->average = plan->reduction == SML_AVG;
+  x->is_made = sml_job_makes_lanes(op->job);
   x->deadline_ns = op->order.deadline_ns;
   x->last_deadline_ns = op->order.last_deadline_ns;
   sml_exact_init(&x->exact, plan->type, sml_job_shape(op->job)->world_size, op->context->settings.kernels);
@@ -324,7 +414,8 @@ static sml_status make(struct sml_operation *op, struct sml_exact_operation **ma
     const size_t blocks = num_blocks(x, i);
     room->codes = make_room(room->codes, &room->num_codes, blocks * x->exact.code_lanes, sizeof *room->codes);
     room->layouts = make_room(room->layouts, &room->num_layouts, blocks, sizeof *room->layouts);
-    if (room->codes == NULL || room->layouts == NULL)
+    room->progress = make_room(room->progress, &room->num_progress, blocks, sizeof *room->progress);
+    if (room->codes == NULL || room->layouts == NULL || room->progress == NULL)
       return sml_fail(SML_ERR_NO_MEMORY, "no memory for an exact operation's codes");
     const sml_status status = prepare_codes(place);
     if (status != SML_OK) return status;

@@ -295,6 +295,10 @@ void sml_exact_round(const struct sml_exact *e, const struct sml_exact_layout *l
                      size_t num_elems, bool average) {
   const uint32_t divisor = average ? e->world_size : 1, num_limbs = layout->num_limbs;
   const bool is_whole = num_elems == SML_BLOCK_ELEMS && num_limbs > 0 && layout->num_lanes == num_limbs;
+  if (layout->num_lanes == 0) {
+    memset(out, 0, num_elems * e->elem_bytes);
+    return;
+  }
   if (is_whole && round_block(e, layout, out, lanes, divisor)) return;
   const bool is_short = num_limbs > 0 && layout->positions[num_limbs - 1] <= layout->positions[0] + SHORT_BITS;
   for (size_t i = 0; i < num_elems; i++) {
