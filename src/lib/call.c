@@ -115,6 +115,10 @@ int sml_supported(const sml_job *job, sml_type type, sml_reduction reduction, si
          check_kind(sml_job_shape(job), type, reduction, count, &none, &plan) == SML_OK;
 }
 
+static void take_blocks_off(struct sml_operation_plan *plan) {
+  plan->block_elems = plan->elem_lanes = plan->lane_elems = 0;
+}
+
 /* For whom it sums, other than where its caller wants the sum as it is. */
 static sml_status attach(struct sml_operation *op, struct sml_call *call, const sml_operation_options *o,
                          const struct sml_operation_plan *plan) {
@@ -158,7 +162,10 @@ sml_status sml_operation_call(sml_job *job, struct sml_call *call, sml_operation
     if (shape->world_size > 1) status = sml_batch_note(sml_job_batch(job), op, &is_noted);
   }
   const bool is_exact = plan.block_elems != 0 && call->count > 0 && wants_exact(shape, &o) && shape->world_size > 1;
-  if (status == SML_OK && !is_noted) status = is_exact ? sml_exact_operation_submit(op) : sml_operation_submit(op);
+  const bool has_stages = is_exact && !sml_job_sums_in_memory(job);
+  /* All inputs are there: it goes like a short exact sum. It is in no batch: those have lanes. */
+  if (is_exact && !has_stages) take_blocks_off(&op->engine.plan);
+  if (status == SML_OK && !is_noted) status = has_stages ? sml_exact_operation_submit(op) : sml_operation_submit(op);
   if (status != SML_OK) {
     op->collective = NULL; /* the caller's again */
     sml_operation_give_back(op);

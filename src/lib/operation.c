@@ -384,6 +384,10 @@ bool sml_job_makes_lanes(const struct sml_job *job) {
   return job->method == &job->lanes.method && job->state.retry.retry_ns == 0;
 }
 
+bool sml_job_sums_in_memory(const struct sml_job *job) {
+  return job->method != &job->lanes.method && job->state.start.is_one_host;
+}
+
 void sml_operation_prepare(struct sml_operation *op, struct sml_job *job, const void *in, void *out,
                            const struct sml_operation_plan *plan, uint64_t timeout_ns) {
   struct sml_engine_operation *engine = &op->engine; /* its codes stay */

@@ -128,6 +128,8 @@ struct sml_batch *sml_job_batch(struct sml_job *job);
 struct sml_exact_operation **sml_job_spare_exact(struct sml_job *job); /* the lock's; NULL: none */
 /* Whether lanes can be made as they travel: engines alone read inputs, and once. */
 bool sml_job_makes_lanes(const struct sml_job *job);
+/* Whether all ranks share memory in which they sum. */
+bool sml_job_sums_in_memory(const struct sml_job *job);
 /* Whether callers of small operations run the engine themselves. */
 bool sml_job_runs_small(const struct sml_job *job);
 /* With job->lock held: SML_OK, or the failure as the calling thread's detail. */

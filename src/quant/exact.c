@@ -6,7 +6,8 @@
 #define SHORT_BITS 94u /* limbs that begin within so many bits: their sum, and its sign, fit 128 */
 #define MAX_WORDS 70u  /* of 32 bits: any limbs */
 #define MAX_FIELDS 140u
-#define USED_WORDS 4u /* of 64 fields */
+#define USED_WORDS 4u   /* of 64 fields */
+#define MOST_REDUCED 4u /* lanes of an element, on the stack */
 #define POS_INFINITY UINT32_C(0x00000001)
 #define NEG_INFINITY UINT32_C(0x00010000)
 
@@ -111,14 +112,18 @@ INLINE void find_used(struct kind k, const struct sml_exact *e, uint64_t *used, 
   }
 }
 
+static void add_used(const struct sml_exact *e, uint64_t *used, const void *in, size_t num_elems) {
+  uint64_t cells;
+  if (e->kernels->exact_cells != NULL && num_elems == SML_BLOCK_ELEMS && e->cell_log2 == 3 &&
+      e->kernels->exact_cells(&cells, in, e->floats.mantissa_bits - 1))
+    used[0] |= cells;
+  else FOR_EACH_KIND(find_used, e->type, e, used, in, num_elems);
+}
+
 void sml_exact_code(const struct sml_exact *e, int32_t *codes, const void *in, size_t num_elems) {
   uint64_t used[USED_WORDS] = {0};
   uint32_t lanes[MAX_FIELDS], lane = 0, first = 0;
-  if (e->kernels->exact_cells == NULL || num_elems != SML_BLOCK_ELEMS || e->cell_log2 != 3 ||
-      !e->kernels->exact_cells(used, in, e->floats.mantissa_bits - 1)) {
-    used[0] = 0;
-    FOR_EACH_KIND(find_used, e->type, e, used, in, num_elems);
-  }
+  add_used(e, used, in, num_elems);
   memset(lanes, 0, e->code_lanes * sizeof *lanes);
   for (uint32_t w = 0; w <= e->num_fields / 64; w++)
     for (; used[w] != 0; used[w] &= used[w] - 1) {
@@ -144,10 +149,8 @@ static bool is_used(const uint64_t *used, uint32_t field) {
   return (used[field / 64] >> field % 64 & 1) != 0;
 }
 
-void sml_exact_lay_out(const struct sml_exact *e, struct sml_exact_layout *layout, const int32_t *codes) {
-  uint64_t used[USED_WORDS] = {0};
+static void lay_out(const struct sml_exact *e, struct sml_exact_layout *layout, const uint64_t *used) {
   uint32_t covered = 0; /* all bits below */
-  find_sums(e, used, codes);
   layout->num_limbs = 0;
   for (uint32_t w = 0; w <= e->num_cells / 64; w++)
     for (uint64_t rest = used[w]; rest != 0; rest &= rest - 1) {
@@ -159,6 +162,12 @@ void sml_exact_lay_out(const struct sml_exact *e, struct sml_exact_layout *layou
   layout->counts_specials = is_used(used, specials_field(e));
   layout->counts_zeros = has_signed_zeros(e) && is_used(used, e->num_fields - 1);
   layout->num_lanes = layout->num_limbs + layout->counts_specials + layout->counts_zeros;
+}
+
+void sml_exact_lay_out(const struct sml_exact *e, struct sml_exact_layout *layout, const int32_t *codes) {
+  uint64_t used[USED_WORDS] = {0};
+  find_sums(e, used, codes);
+  lay_out(e, layout, used);
 }
 
 /* ---- lanes ---- */
@@ -313,4 +322,20 @@ void sml_exact_round(const struct sml_exact *e, const struct sml_exact_layout *l
     else if (layout->counts_zeros && (uint32_t)*counts == e->world_size) bits = UINT64_C(1) << (8 * e->elem_bytes - 1);
     store((uint8_t *)out + i * e->elem_bytes, bits, e->elem_bytes);
   }
+}
+
+bool sml_exact_reduce(const struct sml_exact *e, void *out, const void *const *in, size_t num_elems, bool average) {
+  int32_t sum[MOST_REDUCED * SML_BLOCK_ELEMS], other[MOST_REDUCED * SML_BLOCK_ELEMS];
+  const int32_t *const both[] = {sum, other};
+  uint64_t used[USED_WORDS] = {0};
+  struct sml_exact_layout layout;
+  for (uint32_t rank = 0; rank < e->world_size; rank++) add_used(e, used, in[rank], num_elems);
+  lay_out(e, &layout, used);
+  if (layout.num_lanes > MOST_REDUCED) return false;
+  for (uint32_t rank = 0; rank < e->world_size; rank++) {
+    sml_exact_put(e, &layout, rank == 0 ? sum : other, in[rank], num_elems);
+    if (rank > 0) e->kernels->reduce_int32(sum, both, 2, layout.num_lanes * num_elems);
+  }
+  sml_exact_round(e, &layout, out, sum, num_elems, average);
+  return true;
 }

@@ -44,3 +44,6 @@ void sml_exact_put(const struct sml_exact *e, const struct sml_exact_layout *lay
 /* out = the sums, or a world_size-th of them, rounded once to nearest even. Any lanes are legal. */
 void sml_exact_round(const struct sml_exact *e, const struct sml_exact_layout *layout, void *out, const int32_t *lanes,
                      size_t num_elems, bool average);
+/* out = what world_size ranks get for this block of theirs, in[0 .. world_size - 1]; it may be one of them. False: it
+ * takes many lanes, and nothing was done. */
+bool sml_exact_reduce(const struct sml_exact *e, void *out, const void *const *in, size_t num_elems, bool average);

@@ -190,7 +190,8 @@ static const struct sml_quant_kernels *any_kernels(void) {
   return sml_quant_select(names[sml_prng_below(&prng, SML_ARRAY_LEN(names))]);
 }
 
-/* As the product does: codes, their sum, lanes, their sum, the result. Returns the lanes of an element. */
+/* As the product does: codes, their sum, lanes, their sum, the result, and in one go. Returns the lanes of an
+ * element. */
 static uint32_t all_reduce(uint32_t type, uint32_t num_ranks, size_t num_elems, bool average) {
   struct sml_exact e;
   struct sml_exact_layout layout;
@@ -217,6 +218,11 @@ static uint32_t all_reduce(uint32_t type, uint32_t num_ranks, size_t num_elems, 
       sums[l] = (int32_t)((uint32_t)sums[l] + (uint32_t)lanes[l]);
   }
   sml_exact_round(&e, &layout, result, sums, num_elems, average);
+  const void *in[MAX_RANKS];
+  for (uint32_t r = 0; r < num_ranks; r++) in[r] = inputs[r];
+  const bool is_reduced = sml_exact_reduce(&e, lanes, in, num_elems, average);
+  assert_int_equal(is_reduced, layout.num_lanes <= 4);
+  if (is_reduced) assert_memory_equal(lanes, result, num_elems * e.elem_bytes);
   return layout.num_lanes;
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #pragma once
 
+#include "quant/exact.h"
 #include "shm/shm_group.h"
 
 #define LINE_BYTES 128u /* two cache lines: they are fetched in pairs */
@@ -43,8 +44,9 @@ struct sml_shm_group {
   const struct sml_format *format;    /* its */
   uint64_t num_bytes;                 /* its tensor's */
   size_t block_bytes;                 /* of its tensor */
-  bool is_direct;
-  uint64_t stage; /* steps of it that are open */
+  bool is_direct, is_exact;
+  struct sml_exact exact; /* if it is */
+  uint64_t stage;         /* steps of it that are open */
   uint64_t num_blocks, num_pieces, first_step;
   _Atomic uint64_t blocks_done;
   uint32_t mismatch[2];

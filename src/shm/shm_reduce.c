@@ -46,14 +46,17 @@ static void add_up(const struct sml_shm_group *g, uint8_t *out, size_t num_bytes
   const struct sml_format *f = g->format;
   const struct sml_shm_plan *plan = &g->operation.plan;
   const struct sml_images images = sml_images_of(plan->type, plan->reduction, plan->shape);
-  const bool is_whole = f->block_code == NULL || f->reduces_blocks;
+  const bool is_whole = !g->is_exact && (f->block_code == NULL || f->reduces_blocks);
   const size_t at_once = is_whole ? num_bytes : g->block_bytes;
   for (size_t done = 0; done < num_bytes; done += at_once) {
     const size_t block = (size_t)sml_min_u64(at_once, num_bytes - done);
     if (num_bytes - done >= 2 * at_once) prefetch(g, block);
-    if (plan->shape.combine == SML_COMBINE_SUM)
-      f->reduce(g->kernels, out + done, g->inputs, g->num_ranks, block / f->elem_bytes,
-                plan->reduction == SML_FORMAT_AVG);
+    const bool average = plan->reduction == SML_FORMAT_AVG;
+    if (g->is_exact && block == g->block_bytes &&
+        sml_exact_reduce(&g->exact, out + done, g->inputs, SML_BLOCK_ELEMS, average))
+      (void)0;
+    else if (plan->shape.combine == SML_COMBINE_SUM)
+      f->reduce(g->kernels, out + done, g->inputs, g->num_ranks, block / f->elem_bytes, average);
     else sml_images_reduce(g->kernels, out + done, g->inputs, g->num_ranks, block / f->elem_bytes, images);
     for (uint32_t r = 0; r < g->num_ranks; r++) g->inputs[r] = (const uint8_t *)g->inputs[r] + block;
   }
@@ -125,6 +128,9 @@ void sml_shm_group_begin(struct sml_shm_group *g, const struct sml_shm_operation
   g->num_bytes = plan->num_elems * g->format->elem_bytes;
   g->block_bytes = (size_t)SML_BLOCK_ELEMS * g->format->elem_bytes;
   g->is_direct = is_direct(g, g->num_bytes);
+  g->is_exact = sml_format_is_float(plan->type) && !plan->shape.has_exponents &&
+                plan->shape.combine == SML_COMBINE_SUM && plan->num_elems >= SML_BLOCK_ELEMS;
+  if (g->is_exact) sml_exact_init(&g->exact, plan->type, g->num_ranks, g->kernels);
   g->num_blocks = sml_div_ceil(g->num_bytes, g->block_bytes);
   g->num_pieces = sml_div_ceil(g->num_blocks, sml_shm_piece_bytes(g->num_ranks) / g->block_bytes);
   g->stage = 0;
