@@ -11,7 +11,7 @@ import places
 from contenders import BUILD, FRAME_BYTES, HEADER_BYTES, Gloo, OpenMPI, SwitchML
 
 K, M = 1 << 10, 1 << 20
-PARTS = {"middle": ("loopback", "hosts", "shaped"), "long-path": ("bed", "simulated")}
+PARTS = {"middle": ("loopback", "hosts", "shaped"), "long-path": ("bed", "simulated"), "exact": ("daemon", "embedded", "memory")}
 MEMORY_SHARE = 0.6        # of what is free: inputs and outputs of all ranks
 PATH_BURST_BYTES = 72 << 10  # the smallest bucket that lets a segmented send through whole
 ROUND_TRIPS = 30          # that an operation on a long path takes by its bytes alone
@@ -119,6 +119,25 @@ def middle(session):
     """4 B to 1 GiB, n = 2, 4, 8: UDP by a daemon, embedded, shared memory; hosts at 0.1 and 1 ms; 1 Gbit/s links"""
     for part in parts(session):
         {"loopback": middle_loopback, "hosts": middle_hosts, "shaped": middle_shaped}[part](session)
+
+
+def exact(session):
+    """Exact mode beside the default one: loopback, 1, 16, 64 MiB, n = 2, 4, 8, by a daemon, embedded, shared memory"""
+    sizes = session.pick("sizes", [M, 16 * M, 64 * M], [M])
+    kinds = {"daemon": (SwitchML, {}), "embedded": (Embedded, {}), "memory": (SwitchML, {"SWITCHML_SHARED_MEMORY": "1"})}
+    for n in session.pick("n", [2, 4, 8], [2]):
+        for part in parts(session):
+            kind, environment = kinds[part]
+            with places.loopback() as place:
+                both = [kind(session.processes, n, f"{part}, {mode}", environment, arguments=arguments, port=4800 + i)
+                        for i, (mode, arguments) in enumerate({"default": [], "exact": ["--exact"]}.items())]
+                rows = measure(session, place, both, sizes_that_fit(session, sizes, n), part, mtu=65536)
+            for default, row in zip(rows[:len(rows) // 2], rows[len(rows) // 2:]):
+                row["over_default"] = row["time_s"] / default["time_s"]
+                wire = f", {row['wire_bytes'] / default['wire_bytes']:.3f} of its bytes" if default["wire_bytes"] else ""
+                session.say(f"n {n}, {row['bytes'] / M:g} MiB, {part}: {1e3 * default['time_s']:.1f} and {1e3 * row['time_s']:.1f} ms: "
+                            f"{row['over_default']:.2f} times, {row['cpu_s'] / default['cpu_s']:.2f} of the processor time{wire}")
+            session.save()
 
 
 # ---- long paths ----

@@ -13,7 +13,7 @@ from collectives import collectives
 from counts import gate
 from fairness import fairness
 from fsdp2 import fsdp2
-from paths import long_path, middle
+from paths import exact, long_path, middle
 from sharded import sharded
 from training import fsdp, training
 
@@ -332,5 +332,5 @@ def checks(session):
 SCENARIOS = {"shaped": shaped, "loopback": loopback, "sizes": sizes, "shared-memory": shared_memory, "small": small,
              "loss": loss, "simulated-loss": simulated_loss, "fairness": fairness, "checks": checks,
              "sharded": sharded, "collectives": collectives, "training": training, "fsdp": fsdp, "fsdp2": fsdp2,
-             "middle": middle, "long-path": long_path}
+             "middle": middle, "long-path": long_path, "exact": exact}
 NEEDS_BED = {"middle", "long-path", "shaped", "loss", "fairness", "sharded", "training", "fsdp", "fsdp2"}
