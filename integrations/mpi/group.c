@@ -132,9 +132,14 @@ static void leave_place(struct sml_mpi_group *g) {
   sml_context_destroy(last);
 }
 
+/* One for all, but where a rank's error may end the program before rank 0 has said why. */
+static bool says_why(const struct sml_mpi_group *g) {
+  return g->rank == 0 || g->settings.is_required;
+}
+
 /* Once a process: communicators may be many. */
 static void say_lack(const struct sml_mpi_group *g, uint32_t rank, enum lack lack) {
-  if (g->rank != 0 || atomic_exchange(&has_said_lack, true)) return;
+  if (!says_why(g) || atomic_exchange(&has_said_lack, true)) return;
   say(g, "no job: rank %u %s; %s, here and in later communicators", rank,
       lack == LACKS_JOBS ? "has as many jobs as it may (SWITCHML_MPI_MAX_JOBS or coll_switchml_max_jobs)"
                          : "keeps the rest of its descriptors for the program (ulimit -n)",
@@ -308,7 +313,7 @@ static void create_job(struct sml_mpi_group *g, uint64_t name) {
   }
   g->job = NULL;
   has_failed = true;
-  if (g->rank == 0)
+  if (says_why(g))
     say(g, "no job: %s%s", sml_error_detail(),
         g->settings.is_required ? "" : "; MPI does the calls (SWITCHML_REQUIRE=1 makes that an error)");
 }
