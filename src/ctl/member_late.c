@@ -65,13 +65,6 @@ static bool has_begun(const struct sml_member_job *j, const struct sml_member_si
   return sight->has_slot && (j->phase != SML_MEMBER_IS_RUNNING || sight->wait.kind != SML_WAIT_NONE_BEGUN);
 }
 
-/* Several are missing at a fence: some of them may lack what others have not sent. Or an aggregator that said so long
- * ago is gone itself. */
-static bool is_hearsay(const struct sml_member_job *j, const struct sml_member_sight *sight) {
-  if (!sml_member_late_has_reports(j)) return true;
-  return sight->is_fence && sight->num_missing > 1;
-}
-
 /* Whether this rank itself can say for whom it waits, whatever aggregators say. */
 static bool knows_ranks(const struct sml_member_job *j, const struct sml_member_sight *sight) {
   const bool is_here = sight->wait.kind == SML_WAIT_RANKS || sight->wait.kind == SML_WAIT_LEAD;
@@ -154,7 +147,7 @@ static void add_missing(const struct sml_member_job *j, const struct sml_member_
     else if (sight->missing[i] < count) sml_contributor_describe(&j->start, sight->missing[i], text, sizeof text);
     add(failure, "%s %s", i > 0 ? "," : "", text);
   }
-  if (is_hearsay(j, sight)) return;
+  if (!sml_member_late_has_reports(j)) return; /* whichever aggregator said so may be gone itself */
   failure->num_ranks =
       sml_contributors_name(&j->start, j->world_size, sight->missing, sight->num_missing, failure->ranks);
 }
@@ -225,10 +218,14 @@ static void add_report(const struct sml_member_shard *shard, uint64_t now_ns, st
   else add(failure, "it has been silent for %.3g s", seconds(now_ns - shard->silent_since_ns));
 }
 
-static void add_rank(struct sml_ctl_abort *failure, uint16_t rank) {
+static bool names(const struct sml_ctl_abort *failure, uint16_t rank) {
   uint32_t k = 0;
   while (k < failure->num_ranks && failure->ranks[k] != rank) k++;
-  if (k == failure->num_ranks && k < SML_CTL_MAX_RANKS) failure->ranks[failure->num_ranks++] = rank;
+  return k < failure->num_ranks;
+}
+
+static void add_rank(struct sml_ctl_abort *failure, uint16_t rank) {
+  if (!names(failure, rank) && failure->num_ranks < SML_CTL_MAX_RANKS) failure->ranks[failure->num_ranks++] = rank;
 }
 
 /* An aggregator that does not answer keeps ranks waiting for each other: if it is in a rank, that is the one. */
@@ -244,9 +241,32 @@ static void add_reported_ranks(const struct sml_member_job *j, struct sml_ctl_ab
       add_rank(failure, j->shards[s].report.ranks[r]);
 }
 
+/* Or the rank that sends for this one. */
+static bool names_sender(const struct sml_member_job *j, const struct sml_ctl_abort *failure, uint16_t rank) {
+  const uint32_t contributor = sml_contributor_of(&j->start, rank);
+  for (uint32_t i = 0; i < failure->num_ranks; i++) {
+    const uint32_t named = failure->ranks[i];
+    if (named < j->world_size && sml_contributor_of(&j->start, named) == contributor) return true;
+  }
+  return false;
+}
+
+/* What this rank's lanes heard may be old, and at a fence some are missing who wait for others. Aggregators also name
+ * who has not called for want of another. So it is whom both name, or else whom the aggregators do. */
+static void choose_ranks(const struct sml_member_job *j, struct sml_ctl_abort *failure) {
+  struct sml_ctl_abort said = {.num_ranks = 0};
+  uint32_t num_both = 0;
+  add_reported_ranks(j, &said);
+  for (uint32_t i = 0; i < failure->num_ranks; i++)
+    if (names_sender(j, &said, failure->ranks[i])) failure->ranks[num_both++] = failure->ranks[i];
+  if (num_both > 0) failure->num_ranks = num_both;
+  if (num_both > 0 || said.num_ranks == 0) return;
+  failure->num_ranks = said.num_ranks;
+  memcpy(failure->ranks, said.ranks, sizeof said.ranks);
+}
+
 static void add_reports(const struct sml_member_job *j, uint64_t now_ns, struct sml_ctl_abort *failure) {
   uint32_t num_left_out = 0;
-  if (failure->num_ranks == 0) add_reported_ranks(j, failure);
   for (uint32_t s = 0; s < j->num_shards; s++) {
     const struct sml_member_shard *shard = &j->shards[s];
     if (!shard->is_asked) continue;
@@ -266,6 +286,7 @@ void sml_member_late_explain(const struct sml_member_job *j, const struct sml_me
                              struct sml_ctl_abort *failure) {
   add_own_view(j, sight, now_ns, failure);
   sml_member_late_add_unsent(j, sight, now_ns, failure);
+  if (!knows_ranks(j, sight)) choose_ranks(j, failure);
   add_reports(j, now_ns, failure);
 }
 
