@@ -24,7 +24,7 @@ def by_library(tensors, folder, **variables):
         raise SystemExit(f"the library is not built in {BUILD}: make")
     environment = {**os.environ, "PYTHONPATH": os.path.join(ROOT, "integrations/pytorch"), "MASTER_ADDR": "127.0.0.1",
                    "MASTER_PORT": str(demo_ranks.free_port()), "WORLD_SIZE": str(ranks), "SWITCHML_LIBRARY": library[0],
-                   "SWITCHML_SUMMARY": "0", "SWITCHML_REQUIRE": "1", **variables}
+                   "SWITCHML_SUMMARY": "0", "SWITCHML_REQUIRE": "1", "USE_LIBUV": "0", **variables}
     started = [subprocess.Popen([sys.executable, os.path.abspath(__file__), folder],
                                 env={**environment, "RANK": str(rank)}) for rank in range(ranks)]
     try:
