@@ -155,6 +155,14 @@ static void tx_reserve(struct sml_netio *io, uint32_t frame_bytes, struct sml_tx
       (struct sml_tx_burst){.data = node_of(io)->tx_buffer, .frame_bytes = frame_bytes, .max_frames = max_frames};
 }
 
+/* The last packets of a link arrive with the very last one. */
+static void join_packets(const struct bed_link *link, uint32_t num) {
+  for (uint32_t i = 0; i < num; i++) {
+    struct bed_packet *packet = &link->packets[(link->head + link->count - num + i) & link->ring_mask];
+    packet->at_ns = link->packets[(link->head + link->count - 1) & link->ring_mask].at_ns;
+  }
+}
+
 static void tx_commit(struct sml_netio *io, struct sml_tx_burst *burst, uint32_t num_frames, uint32_t last_bytes,
                       const struct sml_addr *peers, size_t num_peers) {
   struct bed_node *node = node_of(io);
@@ -163,6 +171,7 @@ static void tx_commit(struct sml_netio *io, struct sml_tx_burst *burst, uint32_t
     struct bed_link *link = node->number > 0 ? &bed->up[node->number - 1] : &bed->down[peers[p].bytes[0] - 1];
     const bool is_dropped = link->is_lossy && bed->options.loss_kind == BED_LOSS_SEGMENTED && num_frames > 0 &&
                             sml_prng_chance(&link->prng, bed->options.loss);
+    const uint32_t num_before = link->count;
     if (is_dropped) link->burst_left = num_frames;
     for (uint32_t i = 0; i < num_frames; i++) {
       const uint32_t num_bytes = i + 1 == num_frames ? last_bytes : burst->frame_bytes;
@@ -177,6 +186,7 @@ static void tx_commit(struct sml_netio *io, struct sml_tx_burst *burst, uint32_t
                           NULL);
     }
     link->burst_left = is_dropped ? 0 : link->burst_left;
+    if (bed->options.keeps_segments) join_packets(link, link->count - num_before);
   }
   io->stats.tx_frames += num_frames * num_peers;
 }

@@ -37,7 +37,8 @@ struct bed_options {
   uint64_t starved_run_ns, starved_period_ns;
   /* What a rank's socket holds, with the system's part of each datagram; what comes beyond is lost. 0: any number. */
   uint64_t socket_bytes;
-  bool tells_queue; /* ranks know what waits before their links, as Linux tells */
+  bool tells_queue;    /* ranks know what waits before their links, as Linux tells */
+  bool keeps_segments; /* what one send carries to one receiver arrives together, as segmentation offload has it */
 };
 #define BED_MAX_CPUS 64u
 #define BED_ALL_NODES UINT32_MAX

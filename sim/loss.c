@@ -429,6 +429,8 @@ static const struct sml_option table[] = {
      SML_NUMBER(bed.mark_bytes, 0, 0)},
     {"kind", 0, "KIND", "uniform (default), burst, one-receiver or segmented", 2, SML_WORD(bed.loss_kind, loss_names)},
     {"loss", 0, "P,P...", "Shares of packets, one run for each, after one without loss", 2, SML_TAKEN_BY(take_losses)},
+    {"segments", 0, NULL, "What one send carries arrives together, as segmentation offload has it", 2,
+     SML_FLAG(bed.keeps_segments)},
     {"socket", 0, "BYTES", "What a rank's receive buffer holds", 2, SML_NUMBER(bed.socket_bytes, 0, 0)},
     {"cpus", 0, "N", "Processors that all nodes share, as one machine's do", 3,
      SML_NUMBER(bed.num_cpus, 0, BED_MAX_CPUS)},
