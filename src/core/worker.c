@@ -145,6 +145,13 @@ static uint32_t find_update(struct sml_worker *w) {
   return NONE;
 }
 
+bool sml_worker_is_at_fence(struct sml_worker *w) {
+  const uint32_t s = find_update(w);
+  if (s == NONE || w->options.way != SML_REDUCE_COPY || sml_worker_adapts(w)) return false;
+  const uint32_t stretch = sml_stretch(w->lane_slots, w->options.num_lanes);
+  return w->slots[s].chunk / stretch != w->slots[w->last_sent].chunk / stretch;
+}
+
 uint32_t sml_worker_num_ready(const struct sml_worker *w) {
   return w->fresh.count + w->num_early;
 }

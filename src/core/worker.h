@@ -64,6 +64,9 @@ void sml_worker_next_send(struct sml_worker *w, uint64_t now_ns, struct sml_send
 /* Payload bytes of what next_send would give now (all frames of a burst are equally long); 0 for a probe,
  * UINT32_MAX for nothing. */
 uint32_t sml_worker_peek_send(struct sml_worker *w);
+/* Copies that go one way: there is a fence between the last update and the next one. What one send carries arrives
+ * together, and a fence waits for all owners. */
+bool sml_worker_is_at_fence(struct sml_worker *w);
 /* Chunks that wait to be sent for the first time. */
 uint32_t sml_worker_num_ready(const struct sml_worker *w);
 /* From now on at most so many of these may be sent, whatever the window allows. UINT32_MAX, as at the start: any

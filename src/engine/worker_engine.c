@@ -89,6 +89,7 @@ static bool transmit(struct sml_worker_engine *e, struct sml_lane *lane, uint64_
     while (num_frames < max_frames && last_bytes == frame_bytes) {
       const uint32_t next_bytes = sml_worker_peek_send(lane->worker);
       if (next_bytes > payload_bytes) break; /* UINT32_MAX included */
+      if (num_frames > 0 && sml_worker_is_at_fence(lane->worker)) break;
       uint8_t *frame = burst.data + (size_t)num_frames * frame_bytes;
       struct sml_send send;
       sml_worker_next_send(lane->worker, now_ns, &send);
