@@ -481,11 +481,13 @@ static void *accept_result(struct sml_worker *w, uint32_t s, const struct sml_he
   w->view.num_missing = 0;
   w->view.is_at_fence = false;
   slot->level = 0;
+  const bool was_silent = w->quiet_level > 0;
   w->quiet_level = 0;
   w->quiet_until_ns = 0;
   if (is_one_way(w)) {
     const bool is_first = !slot->was_resent && !slot->was_pending && (h->flags & SML_FLAG_RETRANSMISSION) == 0;
     w->now_ns = now_ns;
+    w->window.has_found = was_silent && (h->flags & SML_FLAG_RETRANSMISSION) != 0;
     if ((h->flags & SML_FLAG_RETRANSMISSION) == 0) sml_fence_window_note_result(w, slot, now_ns);
     if (slot->what.is_fence) {
       w->passed = sml_max_u64(w->passed, slot->chunk + 1);

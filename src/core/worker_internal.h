@@ -96,6 +96,7 @@ struct fence_window {
   uint64_t result_ns;     /* of the last result that was no repeat */
   uint64_t longest_ns;    /* the longest time without such a result while one was awaited; each fence takes an eighth */
   uint64_t asked_ns;      /* when it asked in a silence last */
+  bool has_found;         /* the answer to that was a result, so more may be lost */
 };
 
 /* A grant that did not arrive although later ones did: the result that carried it is lost, or late. */

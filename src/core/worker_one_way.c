@@ -60,9 +60,9 @@ static void end_round(struct sml_worker *w) {
 
 void sml_fence_window_take(struct sml_worker *w, uint8_t byte, uint64_t trip_ns) {
   struct fence_window *f = &w->window;
+  f->longest_ns -= f->longest_ns / (sml_worker_adapts(w) ? 8 : 2);
   if (!sml_worker_adapts(w)) return;
   SML_ASSERT(w->passed > w->released);
-  f->longest_ns -= f->longest_ns / 8;
   if (trip_ns != 0 && (f->least_trip_ns == 0 || trip_ns < f->least_trip_ns)) f->least_trip_ns = trip_ns;
   const bool is_full = byte == MARKED || (byte != 0 && f->was_lossy);
   f->was_lossy = byte != 0;

@@ -17,7 +17,7 @@
  *             a chunk that was sent more than two round trips later is done
  *   sum       the check word of a result is wrong                             the slot
  *
- * A one-way window that adapts has no timer, and silence asks about the first slots of the stream that wait.
+ * A one-way window has no timer, and silence asks about the first slots of the stream that wait.
  *
  * How often: order asks again when a chunk that was sent after the question has completed. Silence, window and timer
  * wait twice as long after each question in a row. Silence and (where order counts) the timer also have budgets: 256
@@ -33,6 +33,7 @@
 #define ONE_WAY_QUIET_SHARE 8u
 #define ONE_WAY_QUIET_TRIPS 4u
 #define ONE_WAY_QUIET_NS (300 * SML_NS_PER_US)
+#define ONE_WAY_QUESTIONS 2u /* then, until an answer shows that something was lost; of several lanes LEAST_QUESTIONS */
 #define QUIET_PROBES 32u
 #define LEAST_QUESTIONS 8u /* in a silence, whatever the budget: otherwise a lane could stand still */
 #define MOST_PAID_LEVEL 4u  /* a slot's patience does not grow beyond this while losses pay for questions */
@@ -198,7 +199,9 @@ uint64_t sml_worker_quiet_time(const struct sml_worker *w) {
     return sml_min_u64(sml_max_u64(least_ns, usual_ns), w->rto.rto_ns);
   }
   if (is_one_way(w)) {
-    const uint64_t least_ns = sml_max_u64(w->rto.srtt_ns / ONE_WAY_QUIET_SHARE, ONE_WAY_QUIET_NS);
+    const uint64_t share_ns = sml_max_u64(w->rto.srtt_ns / ONE_WAY_QUIET_SHARE, ONE_WAY_QUIET_NS);
+    const uint64_t usual_ns = sml_min_u64(2 * w->window.longest_ns, w->rto.srtt_ns / 2);
+    const uint64_t least_ns = sml_max_u64(share_ns, usual_ns);
     if (w->rto.min_ns > 0) return sml_max_u64(ONE_WAY_QUIET_TRIPS * w->rto.min_ns, least_ns);
     return w->rto.path_ns > 0 ? sml_max_u64(ONE_WAY_QUIET_TRIPS * w->rto.path_ns, SML_RTO_FLOOR_NS) : w->rto.rto_ns / 4;
   }
@@ -214,7 +217,7 @@ uint64_t sml_worker_quiet_time(const struct sml_worker *w) {
  * the last new update on, whatever still trickles in: no later chunk can show what is lost then. One way, it is not
  * silent before all that it sent has left the host: a question would wait behind that. */
 static uint64_t quiet_since(const struct sml_worker *w) {
-  if (is_one_way(w)) return sml_max_u64(w->progress_ns, w->leaving_ns);
+  if (is_one_way(w)) return sml_worker_adapts(w) ? w->progress_ns : sml_max_u64(w->progress_ns, w->leaving_ns);
   if (num_affordable(w->silence_budget) == 0) return w->progress_ns;
   return sml_min_u64(w->progress_ns, w->last_update_ns + sml_worker_round_trip(w));
 }
@@ -265,11 +268,12 @@ static uint64_t end_deadline_of(const struct sml_worker *w, uint32_t level) {
   return sent_ns + ((answer_ns + answer_ns / 4) << sml_min_u32(level - 1, MOST_PAID_LEVEL));
 }
 
-/* A window that adapts: when silence asks about what is missing first. Its slots wait from when they were freed, most
- * of them for chunks that nobody may send yet. */
+/* A one-way window: when silence asks about what is missing first. Its slots wait from when they were freed, most of
+ * them for chunks that nobody has sent yet. So it asks about few, and if one was lost, at once about more. */
 static uint64_t stretch_deadline(const struct sml_worker *w) {
   if (w->view.num_outstanding == 0) return SML_NEVER;
-  const uint64_t since_ns = sml_max_u64(sml_max_u64(w->progress_ns, w->view.waiting_since_ns), w->window.asked_ns);
+  if (w->window.has_found) return w->progress_ns;
+  const uint64_t since_ns = sml_max_u64(sml_max_u64(quiet_since(w), w->view.waiting_since_ns), w->window.asked_ns);
   const uint32_t steps = sml_min_u32(w->quiet_level, MOST_PAID_LEVEL);
   return since_ns + sml_min_u64(sml_worker_quiet_time(w) << steps, w->rto.ceiling_ns);
 }
@@ -278,7 +282,7 @@ static uint64_t stretch_deadline(const struct sml_worker *w) {
 static uint64_t quiet_deadline_of(const struct sml_worker *w, uint32_t level) {
   const uint32_t head = w->levels[level].head;
   if (head == NONE || !sml_worker_uses_order(w)) return SML_NEVER;
-  if (sml_worker_adapts(w)) return SML_NEVER;
+  if (is_one_way(w)) return SML_NEVER;
   if (is_at_end(w)) return sml_max_u64(end_deadline_of(w, level), w->quiet_until_ns);
   const uint64_t since_ns = sml_max_u64(w->slots[head].sent_ns, quiet_since(w));
   const uint32_t steps = num_affordable(w->silence_budget) > 0 ? sml_min_u32(level, MOST_PAID_LEVEL) : level;
@@ -305,7 +309,7 @@ static uint64_t turn_of(const struct sml_worker *w) {
 
 uint64_t sml_worker_next_deadline(const struct sml_worker *w) {
   uint64_t deadline = sml_min_u64(sml_min_u64(full_deadline_of(w), w->look_ns), turn_of(w));
-  if (sml_worker_adapts(w)) deadline = sml_min_u64(deadline, stretch_deadline(w));
+  if (is_one_way(w)) deadline = sml_min_u64(deadline, stretch_deadline(w));
   for (uint32_t k = 0; k < SML_RTO_LEVELS; k++)
     deadline = sml_min_u64(deadline, sml_min_u64(deadline_of(w, k), quiet_deadline_of(w, k)));
   return deadline;
@@ -351,15 +355,6 @@ void sml_worker_ask_before(struct sml_worker *w, uint32_t fence, uint64_t now_ns
   }
 }
 
-/* The first fence says who holds all others up, too. */
-static bool is_later_fence(const struct sml_worker *w, uint32_t s) {
-  const struct slot *slot = &w->slots[s];
-  if (!slot->what.is_fence) return false;
-  for (uint64_t chunk = w->released; chunk < slot->chunk; chunk++)
-    if (w->slots[sml_worker_slot_at(w, chunk)].what.is_fence) return true;
-  return false;
-}
-
 static void ask_in_silence(struct sml_worker *w, uint64_t now_ns) {
   uint32_t num_asked = 0;
   const uint32_t most = sml_max_u32(sml_min_u32(QUIET_PROBES, num_affordable(w->silence_budget)), LEAST_QUESTIONS);
@@ -367,10 +362,6 @@ static void ask_in_silence(struct sml_worker *w, uint64_t now_ns) {
     while (num_asked < most && quiet_deadline_of(w, k) <= now_ns) {
       const uint32_t s = w->levels[k].head;
       list_remove(w, s);
-      if (is_one_way(w) && is_later_fence(w, s)) {
-        list_append(w, s, k, now_ns);
-        continue;
-      }
       ask_about(w, s, k);
       num_asked++;
     }
@@ -386,16 +377,20 @@ static void ask_in_silence(struct sml_worker *w, uint64_t now_ns) {
 static void ask_in_stretch(struct sml_worker *w, uint64_t now_ns) {
   if (stretch_deadline(w) > now_ns) return;
   SML_ASSERT(w->window.allowed > 0 && w->window.allowed <= w->options.num_slots);
+  const uint32_t first = sml_worker_adapts(w) ? LEAST_QUESTIONS : ONE_WAY_QUESTIONS;
+  const uint32_t most = w->window.has_found ? QUIET_PROBES : first;
+  const uint64_t quiet_ns = w->window.has_found ? sml_worker_quiet_time(w) : 0;
   uint32_t num_asked = 0;
-  for (uint64_t chunk = w->released; chunk < w->end_chunk && num_asked < LEAST_QUESTIONS; chunk++) {
+  for (uint64_t chunk = w->released; chunk < w->end_chunk && num_asked < most; chunk++) {
     const uint32_t s = sml_worker_slot_at(w, chunk);
     struct slot *slot = &w->slots[s];
     if (!sml_fence_window_allows(w, chunk)) break;
-    if (slot->state != OUTSTANDING || slot->wants_probe) continue;
+    if (slot->state != OUTSTANDING || slot->wants_probe || now_ns < slot->sent_ns + quiet_ns) continue;
     list_remove(w, s);
     ask_about(w, s, slot->level);
     num_asked++;
   }
+  w->window.has_found = false;
   w->window.asked_ns = now_ns;
   w->quiet_level = sml_min_u32(w->quiet_level + 1, SML_RTO_LEVELS - 1);
   w->view.timeouts++;
@@ -414,7 +409,7 @@ void sml_worker_on_timer(struct sml_worker *w, uint64_t now_ns) {
   if (is_one_way(w)) look_for_gaps(w, now_ns);
   else find_due_gaps(w, now_ns);
   note_overflow(w);
-  if (sml_worker_adapts(w)) ask_in_stretch(w, now_ns);
+  if (is_one_way(w)) ask_in_stretch(w, now_ns);
   else ask_in_silence(w, now_ns);
   ask_for_last_sent(w, now_ns);
   bool has_fired = false;
