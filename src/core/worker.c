@@ -147,7 +147,7 @@ static uint32_t find_update(struct sml_worker *w) {
 
 bool sml_worker_is_at_fence(struct sml_worker *w) {
   const uint32_t s = find_update(w);
-  if (s == NONE || w->options.way != SML_REDUCE_COPY || sml_worker_adapts(w)) return false;
+  if (s == NONE || sml_worker_adapts(w)) return false;
   const uint32_t stretch = sml_stretch(w->lane_slots, w->options.num_lanes);
   return w->slots[s].chunk / stretch != w->slots[w->last_sent].chunk / stretch;
 }

@@ -77,6 +77,7 @@ static bool transmit(struct sml_worker_engine *e, struct sml_lane *lane, uint64_
   struct sml_netio *io = e->options.io;
   const uint32_t head_bytes = sml_head_bytes(lane->options.seal.is_keyed);
   const bool takes_all = sml_recorder_takes_all(e->recorder);
+  const bool is_of_copies = lane->options.worker.way == SML_REDUCE_COPY;
   uint32_t payload_bytes, most_frames = lane->options.num_windows > 1 ? TURN_FRAMES : UINT32_MAX;
   while ((payload_bytes = sml_worker_peek_send(lane->worker)) != UINT32_MAX) {
     if (most_frames == 0) return true;
@@ -89,7 +90,7 @@ static bool transmit(struct sml_worker_engine *e, struct sml_lane *lane, uint64_
     while (num_frames < max_frames && last_bytes == frame_bytes) {
       const uint32_t next_bytes = sml_worker_peek_send(lane->worker);
       if (next_bytes > payload_bytes) break; /* UINT32_MAX included */
-      if (num_frames > 0 && sml_worker_is_at_fence(lane->worker)) break;
+      if (is_of_copies && num_frames > 0 && sml_worker_is_at_fence(lane->worker)) break;
       uint8_t *frame = burst.data + (size_t)num_frames * frame_bytes;
       struct sml_send send;
       sml_worker_next_send(lane->worker, now_ns, &send);
@@ -360,8 +361,7 @@ uint64_t sml_worker_engine_run_once(void *engine, uint64_t now_ns) {
     if (lane->options.worker.way == SML_REDUCE_SUM)
       sml_send_queue_count(&e->send_queue, sml_worker_under_way_bytes(lane->worker), view.srtt_ns,
                            sml_max_u32(lane->options.num_windows, 1));
-    if (view.is_out_of_room && lane->failed_status == SML_OK)
-      deadline = sml_min_u64(deadline, now_ns + look_ns);
+    if (view.is_out_of_room && lane->failed_status == SML_OK) deadline = sml_min_u64(deadline, now_ns + look_ns);
     gather_ns = sml_min_u64(gather_ns, gather_time(lane, &view, look_ns));
     greeting_ns = sml_min_u64(greeting_ns, sml_hello_greet(e, lane, now_ns));
     sml_lane_publish(lane, &view);
