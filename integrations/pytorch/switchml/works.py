@@ -208,12 +208,12 @@ class CppWork(_c10d.Work):
     C++ keeps its half of this object alone (torch 2.6 and older), and the other half is what can end a wait. So this one is
     kept until somebody has asked for the future, or until many later ones of the group have ended. That somebody has waited
     says nothing: functional collectives of several tensors wait for the one work once for each. What is kept of it by then
-    is whether it failed, not its tensors."""
+    is whether it failed, and weakly its tensors: Python code that has this handle may ask for the result."""
     _MAX_KEPT = 1024
 
     def __init__(self, work, kept):
         super().__init__()
-        self.work, self.error, self.kept = work, None, kept
+        self.work, self.error, self.kept, self.tensors = work, None, kept, ()
         kept[id(self)] = self
         while len(kept) > self._MAX_KEPT:
             oldest = next(iter(list(kept.values())), None)
@@ -236,6 +236,9 @@ class CppWork(_c10d.Work):
             if work.is_completed():
                 self.work, self.error = None, error
             raise
+        promise = Promise.of_work.get(work)
+        if promise is not None and isinstance(promise.result, (list, tuple)):
+            self.tensors = [weakref.ref(tensor) for tensor in promise.result]
         self.work = None
         return result
 
@@ -247,7 +250,10 @@ class CppWork(_c10d.Work):
 
     def result(self):
         work = self.work
-        return super().result() if work is None else work.result()
+        if work is not None:
+            return work.result()
+        tensors = [tensor() for tensor in self.tensors]
+        return super().result() if not tensors or any(tensor is None for tensor in tensors) else tensors
 
     def exception(self):
         work = self.work
