@@ -237,8 +237,9 @@ class CppWork(_c10d.Work):
                 self.work, self.error = None, error
             raise
         promise = Promise.of_work.get(work)
-        if promise is not None and isinstance(promise.result, (list, tuple)):
-            self.tensors = [weakref.ref(tensor) for tensor in promise.result]
+        tensors = promise.result if promise is not None else None
+        if isinstance(tensors, (list, tuple)) and all(isinstance(tensor, torch.Tensor) for tensor in tensors):
+            self.tensors = [weakref.ref(tensor) for tensor in tensors]
         self.work = None
         return result
 
