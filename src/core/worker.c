@@ -380,6 +380,7 @@ static void earn_by_loss(struct sml_worker *w, uint32_t s) {
 
 /* Samples how long an answer takes. After several questions nobody knows which one it answers. */
 static void note_answer(struct sml_worker *w, struct slot *slot, uint64_t now_ns) {
+  w->late_ns = now_ns;
   if (slot->num_unanswered != 1) return;
   slot->num_unanswered = 0;
   w->answered_ns = sml_max_u64(w->answered_ns, slot->sent_ns);

@@ -163,6 +163,7 @@ struct sml_worker {
   struct fence_window window;
   bool has_news;            /* something came since the worker looked for gaps last */
   uint64_t answered_ns;     /* when the latest question was sent that is answered */
+  uint64_t late_ns;         /* when the last answer came, or a slot was asked about again for want of one */
   uint64_t look_ns;         /* when it will look again, whatever comes */
   uint64_t now_ns;          /* of the call in which slots get their chunks */
   uint64_t latest_acked_ns; /* send time of the latest-sent chunk that has completed */

@@ -120,11 +120,12 @@ static uint64_t answer_due(const struct sml_worker *w, const struct slot *slot) 
   return sml_max_u64(slot->sent_ns + SML_REORDER_NS, slot->told_ns + w->rto.answer_ns);
 }
 
-/* Without such an answer it waits for twice as long as answers take. */
+/* Without such an answer it waits for twice as long as answers take, and from the last answer on, whichever it was: a
+ * queue that grows holds up all of them. And it asks about one slot at a time, whose answer tells of the others. */
 static uint64_t answer_late(const struct sml_worker *w, const struct slot *slot) {
   const uint64_t answer_ns = w->rto.answer_ns > 0 ? sml_max_u64(2 * w->rto.answer_ns, SML_RTO_FLOOR_NS) : w->rto.rto_ns;
-  return sml_max_u64(sml_max_u64(slot->sent_ns, slot->asked_ns), slot->told_ns) +
-         sml_min_u64(answer_ns, w->rto.rto_ns);
+  const uint64_t since_ns = sml_max_u64(sml_max_u64(slot->sent_ns, slot->asked_ns), slot->told_ns);
+  return sml_max_u64(since_ns, w->late_ns) + sml_min_u64(answer_ns, w->rto.rto_ns);
 }
 
 /* When to ask about a slot whose result was overtaken; SML_NEVER: when more has come. */
@@ -161,6 +162,7 @@ static void look_for_gaps(struct sml_worker *w, uint64_t now_ns) {
       w->look_ns = sml_min_u64(w->look_ns, due_ns);
       continue;
     }
+    if (slot->was_overtaken && answer_due(w, slot) >= w->answered_ns) w->late_ns = now_ns;
     slot->was_overtaken = true;
     if (sml_worker_is_at_end(w)) slot->probe_copies = 1; /* as for a repeat: the link has nothing else to do */
     list_remove(w, s);
