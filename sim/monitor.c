@@ -16,7 +16,8 @@
 #define GRANT_WINDOW 4096u
 #define CRC_SHARE 61u /* each so many-th frame's is computed */
 #define BUCKETS 4096u
-#define ALL_WINDOWS 4u /* with those that go one way: times a job's slots */
+#define ALL_WINDOWS 5u /* with those that go one way: times a job's slots; they begin at a multiple of 8 */
+#define ALIGNED_WINDOWS 8u
 #define TO_OWNER 2
 #define COPY 3
 #define FENCE UINT32_MAX /* an owner that is none */
@@ -287,7 +288,8 @@ static struct lane *add_lane(struct sim_wire *w, const struct sim_datagram *d, c
   lane->world_size = job->world_size;
   lane->num_slots = job->num_slots;
   lane->all_slots = job->num_slots * (job->has_one_way ? ALL_WINDOWS : 1);
-  lane->slot_base = (uint16_t)(f->slot & ~(lane->all_slots - 1));
+  const uint32_t aligned_slots = job->num_slots * (job->has_one_way ? ALIGNED_WINDOWS : 1);
+  lane->slot_base = (uint16_t)(f->slot & ~(aligned_slots - 1));
   lane->incarnation = w->incarnation;
   lane->first_phase = f->phase & ~1u; /* in a one-way window the other version may come first */
   /* In a one-way window it has no chunk. */

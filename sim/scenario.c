@@ -124,7 +124,7 @@ static void draw_daemon(struct sim_scenario *s, struct sml_prng *p) {
   s->first_data_port = sml_prng_chance(p, 0.5) ? 0 : 50000;
   s->max_jobs = 16;
   s->is_keyed = sml_prng_chance(p, 0.5);
-  for (uint32_t j = 0; j < s->num_jobs; j++) slots += s->jobs[j].num_slots * (s->jobs[j].asks_one_way ? 4 : 1);
+  for (uint32_t j = 0; j < s->num_jobs; j++) slots += s->jobs[j].num_slots * (s->jobs[j].asks_one_way ? 8 : 1);
   s->pool_slots = 64;
   /* A job's windows come back when its end is seen, which may be after the next one's begin. */
   while (s->pool_slots < 4 * slots) s->pool_slots *= 2;

@@ -19,7 +19,7 @@ COLLECTIVES = ["reduce_scatter", "all_gather", "broadcast", "reduce", "sharded",
 WITHOUT_DAEMON = [*COLLECTIVES, "barrier"]  # each rank has an aggregator
 TIMEOUT = -10
 BOUND_S = 3.0
-ALL_SLOTS = 512  # of the daemon: room for a job's window and for its one-way windows
+ALL_SLOTS = 1024  # of the daemon: room for a job's window and for its one-way windows
 DRAW = random.Random(1)
 
 

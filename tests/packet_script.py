@@ -43,7 +43,7 @@ import tap
 
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "packet_scripts")
 NO_JOB = 1023  # a number that no job of these daemons has
-ONE_WAY_WINDOWS = {"to_owners": 2, "copies": 1}  # where they begin, times the job's slots
+ONE_WAY_WINDOWS = {"to_owners": 3, "copies": 1}  # where they begin, times the job's slots
 UNITS = {"ms": 10**6, "s": 10**9}
 NAMES_OF_JOIN = {"lease": "lease_ns", "timeout": "timeout_ns", "name": "job_name", "world": "world_size"}
 

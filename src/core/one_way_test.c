@@ -106,21 +106,21 @@ static struct sml_aggregator *make_one_way(uint32_t world_size) {
 static void what_the_aggregator_refuses(void **state) {
   (void)state;
   struct sml_aggregator *a = make_one_way(3);
-  /* Slots 8 to 15 are for copies, 16 to 31 for sums. */
+  /* Slots 8 to 23 are for copies, 24 to 39 for sums. */
   expect(a, owned(a, SML_REDUCE_TO_OWNER, 1, 0, 0), SML_VERDICT_DROP);
-  expect(a, owned(a, SML_REDUCE_TO_OWNER, 1, 0, 15), SML_VERDICT_DROP);
+  expect(a, owned(a, SML_REDUCE_TO_OWNER, 1, 0, 23), SML_VERDICT_DROP);
   expect(a, owned(a, SML_REDUCE_COPY, 0, 0, 7), SML_VERDICT_DROP);
-  expect(a, owned(a, SML_REDUCE_COPY, 0, 0, 16), SML_VERDICT_DROP);
-  expect(a, update(a, 0, 16, SML_FIRST_PHASE), SML_VERDICT_DROP);       /* nor a sum to all in these */
-  expect(a, owned(a, SML_REDUCE_TO_OWNER, 0, 0, 16), SML_VERDICT_DROP); /* by the owner */
+  expect(a, owned(a, SML_REDUCE_COPY, 0, 0, 24), SML_VERDICT_DROP);
+  expect(a, update(a, 0, 24, SML_FIRST_PHASE), SML_VERDICT_DROP);       /* nor a sum to all in these */
+  expect(a, owned(a, SML_REDUCE_TO_OWNER, 0, 0, 24), SML_VERDICT_DROP); /* by the owner */
   expect(a, owned(a, SML_REDUCE_COPY, 1, 0, 8), SML_VERDICT_DROP);      /* by another */
-  expect(a, owned(a, SML_REDUCE_TO_OWNER, 3, 0, 16), SML_VERDICT_DROP); /* there is no such owner */
-  expect(a, owned(a, SML_REDUCE_TO_OWNER, 0, 1, 32), SML_VERDICT_DROP); /* beyond the window */
-  expect(a, owned(a, SML_REDUCE_TO_OWNER, 0, 1, 16), SML_VERDICT_FIRST);
-  struct sml_header other = owned(a, SML_REDUCE_TO_OWNER, 1, 2, 16);
+  expect(a, owned(a, SML_REDUCE_TO_OWNER, 3, 0, 24), SML_VERDICT_DROP); /* there is no such owner */
+  expect(a, owned(a, SML_REDUCE_TO_OWNER, 0, 1, 40), SML_VERDICT_DROP); /* beyond the window */
+  expect(a, owned(a, SML_REDUCE_TO_OWNER, 0, 1, 24), SML_VERDICT_FIRST);
+  struct sml_header other = owned(a, SML_REDUCE_TO_OWNER, 1, 2, 24);
   expect(a, other, SML_VERDICT_MISMATCH); /* of the owner alone: the tags are the same */
-  expect(a, owned(a, SML_REDUCE_TO_OWNER, 0, 2, 16), SML_VERDICT_COMPLETE);
-  struct sml_header again = owned(a, SML_REDUCE_TO_OWNER, 0, 2, 16); /* it is no receiver */
+  expect(a, owned(a, SML_REDUCE_TO_OWNER, 0, 2, 24), SML_VERDICT_COMPLETE);
+  struct sml_header again = owned(a, SML_REDUCE_TO_OWNER, 0, 2, 24); /* it is no receiver */
   again.flags = SML_FLAG_RETRANSMISSION;
   assert_int_equal(expect(a, again, SML_VERDICT_DROP).drop, SML_DROP_NEEDLESS);
   expect(a, owned(a, SML_REDUCE_COPY, 2, 2, 9), SML_VERDICT_COMPLETE);
@@ -138,12 +138,12 @@ static void a_lost_owner_is_found(void **state) {
   sml_aggregator_note_departed(a, 2);
   assert_int_equal(expect(a, question, SML_VERDICT_PENDING).blocked_rank, 2);
   /* It need not be there for a sum of its own. */
-  expect(a, owned(a, SML_REDUCE_TO_OWNER, 2, 0, 17), SML_VERDICT_FIRST);
+  expect(a, owned(a, SML_REDUCE_TO_OWNER, 2, 0, 25), SML_VERDICT_FIRST);
   uint64_t words[1];
-  const struct sml_header h = owned(a, SML_REDUCE_TO_OWNER, 2, 0, 17);
+  const struct sml_header h = owned(a, SML_REDUCE_TO_OWNER, 2, 0, 25);
   assert_int_equal(sml_aggregator_missing_for(a, &h, words), 1);
   assert_int_equal(words[0], 2);
-  assert_int_equal(expect(a, owned(a, SML_REDUCE_TO_OWNER, 2, 1, 17), SML_VERDICT_COMPLETE).blocked_rank, UINT32_MAX);
+  assert_int_equal(expect(a, owned(a, SML_REDUCE_TO_OWNER, 2, 1, 25), SML_VERDICT_COMPLETE).blocked_rank, UINT32_MAX);
   assert_null(sml_aggregator_find_violation(a));
   free(a);
 }
@@ -166,7 +166,7 @@ static void fences_are_told_apart(void **state) {
   free(a);
 }
 
-/* Rank 2 of 3, which lacks each result of a fence: a window of 8 slots has 16 positions, each second one a fence. */
+/* Rank 2 of 3, which lacks each result of a fence: a window of 16 slots has 32 positions, each second one a fence. */
 static struct sml_worker *make_receiver(const uint64_t *parts) {
   const struct sml_worker_options o = {.rank = 2,
                                        .world_size = 3,
@@ -188,8 +188,8 @@ static struct sml_header result_at(const struct sml_operation_plan *plan, uint64
   return (struct sml_header){.type = SML_PACKET_RESULT,
                              .wire = SML_LANES_UINT8,
                              .reducer = SML_REDUCE_COPY,
-                             .slot = (uint16_t)(8 + position % 8),
-                             .phase = SML_FIRST_PHASE + (uint32_t)position / 8,
+                             .slot = (uint16_t)(8 + position % 16),
+                             .phase = SML_FIRST_PHASE + (uint32_t)position / 16,
                              .tag = sml_tag(sml_tag_base(plan, CHUNK_BYTES, 1), position),
                              .payload_bytes = CHUNK_BYTES};
 }
@@ -201,28 +201,28 @@ static void later_results_prove_a_fence(void **state) {
   const struct sml_operation_plan plan = {
       .num_elems = 20 * CHUNK_BYTES, .way = SML_REDUCE_COPY, .num_parts = 3, .parts = parts};
   struct sml_worker *w = make_receiver(parts);
-  struct sml_header h = result_at(&plan, 16);
+  struct sml_header h = result_at(&plan, 32);
   struct sml_send send;
   assert_false(sml_worker_take_proof(w, &h, 1)); /* a lie: this rank lacks position 0 */
   for (uint64_t position = 0; position < 6; position += 2) {
     h = result_at(&plan, position);
     assert_int_equal(sml_worker_on_packet(w, &h, NULL, 2).kind, SML_ACCEPT_RESULT);
   }
-  h = result_at(&plan, 16);
+  h = result_at(&plan, 32);
   assert_false(sml_worker_take_proof(w, &h, 3)); /* its own contribution to the fence has not left */
   for (uint32_t i = 0; i < 3; i++) {
     sml_worker_next_send(w, 4, &send);
     assert_true(send.kind == SML_SEND_UPDATE && send.chunk.is_fence);
   }
   assert_int_equal(sml_worker_peek_packet(w, &h).drop, SML_DROP_FUTURE_PHASE);
-  h = result_at(&plan, 18); /* it proves the fences at 1 and 3, not that at 5 */
+  h = result_at(&plan, 34); /* it proves the fences at 1 and 3, not that at 5 */
   assert_true(sml_worker_take_proof(w, &h, 5));
   assert_null(sml_worker_next_ended(w));
   assert_int_equal(sml_worker_on_packet(w, &h, NULL, 5).kind, SML_ACCEPT_RESULT);
-  h = result_at(&plan, 16);
+  h = result_at(&plan, 32);
   assert_false(sml_worker_take_proof(w, &h, 6));
   assert_int_equal(sml_worker_on_packet(w, &h, NULL, 6).kind, SML_ACCEPT_RESULT);
-  h = result_at(&plan, 20); /* so does a PENDING */
+  h = result_at(&plan, 36); /* so does a PENDING */
   h.type = SML_PACKET_PENDING;
   assert_int_equal(sml_worker_peek_packet(w, &h).drop, SML_DROP_FUTURE_PHASE);
   assert_true(sml_worker_take_proof(w, &h, 7));
@@ -238,9 +238,9 @@ static void lost_updates_of_sums_show(void **state) {
   (void)state;
   struct sml_aggregator *a = make_one_way(3);
   struct sml_header h;
-  for (uint32_t slot = 16; slot < 24; slot++) {
+  for (uint32_t slot = 24; slot < 32; slot++) {
     expect(a, owned(a, SML_REDUCE_TO_OWNER, 2, 1, slot), SML_VERDICT_FIRST);
-    if (slot != 18) expect(a, owned(a, SML_REDUCE_TO_OWNER, 2, 0, slot), SML_VERDICT_COMPLETE);
+    if (slot != 26) expect(a, owned(a, SML_REDUCE_TO_OWNER, 2, 0, slot), SML_VERDICT_COMPLETE);
     sml_aggregator_begin_solicit(a, SML_NS_PER_S);
     assert_false(sml_aggregator_next_lost(a, &h));
   }
@@ -251,11 +251,11 @@ static void lost_updates_of_sums_show(void **state) {
     if (i == 0) assert_false(sml_aggregator_next_lost(a, &h));
   }
   assert_true(sml_aggregator_next_lost(a, &h));
-  assert_true(h.type == SML_PACKET_PENDING && h.rank == 0 && h.slot == 18 && h.chunk == 2);
+  assert_true(h.type == SML_PACKET_PENDING && h.rank == 0 && h.slot == 26 && h.chunk == 2);
   assert_false(sml_aggregator_next_lost(a, &h));
   sml_aggregator_begin_solicit(a, 2 * SML_NS_PER_S);
   assert_false(sml_aggregator_next_lost(a, &h));
-  expect(a, owned(a, SML_REDUCE_TO_OWNER, 2, 0, 18), SML_VERDICT_COMPLETE);
+  expect(a, owned(a, SML_REDUCE_TO_OWNER, 2, 0, 26), SML_VERDICT_COMPLETE);
   assert_null(sml_aggregator_find_violation(a));
   free(a);
 }
@@ -275,10 +275,10 @@ static void fences_show_lost_updates(void **state) {
   struct sml_aggregator *a = make_one_way(3);
   struct sml_header h;
   uint64_t now_ns = SML_NS_PER_S;
-  for (uint32_t slot = 16; slot < 26; slot++) {
-    const uint32_t owner = slot % 3;
+  for (uint32_t slot = 24; slot < 34; slot++) {
+    const uint32_t owner = (slot - 8) % 3;
     for (uint32_t rank = 0; rank < 3; rank++)
-      if (slot != 17 && rank != owner && !(slot == 20 && rank == 0))
+      if (slot != 25 && rank != owner && !(slot == 28 && rank == 0))
         (void)sml_aggregator_decide(a, &(struct sml_header){.type = SML_PACKET_UPDATE,
                                                             .rank = (uint16_t)rank,
                                                             .slot = (uint16_t)slot,
@@ -289,14 +289,14 @@ static void fences_show_lost_updates(void **state) {
   }
   look_for_lost(a, &now_ns);
   assert_true(sml_aggregator_next_lost(a, &h));
-  assert_true(h.rank == 0 && h.slot == 20);
+  assert_true(h.rank == 0 && h.slot == 28);
   assert_int_equal(sml_aggregator_latest_position(a, &h), 9);
   assert_false(sml_aggregator_next_lost(a, &h));
   /* What only one position came after is lost if that is a fence. */
-  expect(a, owned(a, SML_REDUCE_TO_OWNER, 2, 1, 26), SML_VERDICT_FIRST);
+  expect(a, owned(a, SML_REDUCE_TO_OWNER, 2, 1, 34), SML_VERDICT_FIRST);
   look_for_lost(a, &now_ns);
   assert_false(sml_aggregator_next_lost(a, &h));
-  struct sml_header fence = update(a, 0, 27, SML_FIRST_PHASE);
+  struct sml_header fence = update(a, 0, 35, SML_FIRST_PHASE);
   fence.wire = SML_LANES_UINT8;
   fence.reducer = SML_REDUCE_MAX;
   fence.payload_bytes = 1;
@@ -304,7 +304,7 @@ static void fences_show_lost_updates(void **state) {
   expect(a, fence, SML_VERDICT_FIRST);
   look_for_lost(a, &now_ns);
   assert_true(sml_aggregator_next_lost(a, &h));
-  assert_true(h.rank == 0 && h.slot == 26);
+  assert_true(h.rank == 0 && h.slot == 34);
   assert_int_equal(sml_aggregator_latest_position(a, &h), 11);
   assert_false(sml_aggregator_next_lost(a, &h));
   assert_null(sml_aggregator_find_violation(a));
@@ -351,7 +351,7 @@ static void what_left_later_shows_a_loss(void **state) {
   const uint8_t missing = 1 << 2;
   struct sml_send send;
   uint64_t now_ns = SML_NS_PER_S;
-  for (uint32_t i = 0; i < 16; i++) sml_worker_next_send(w, now_ns, &send);
+  for (uint32_t i = 0; i < 32; i++) sml_worker_next_send(w, now_ns, &send);
   struct sml_header h = result_at(&plan, 2);
   h.type = SML_PACKET_PENDING;
   h.flags = SML_FLAG_UNASKED;

@@ -73,16 +73,16 @@ static inline bool sml_contributes(uint8_t reducer, uint32_t owner, uint32_t ran
   return reducer != SML_REDUCE_COPY || rank == owner;
 }
 
-/* One-way windows (docs/PROTOCOL.md R192): behind the num_slots slots of a lane are as many for copies, and twice as
- * many for sums to their owners, since a sum's chunks and its fences wait in the same queue. Each slot has two
- * versions, so a window holds two positions a slot. */
+/* One-way windows (docs/PROTOCOL.md R192): behind the num_slots slots of a lane are twice as many for copies, and as
+ * many for sums to their owners, since a chunk and its fence wait in the same queues. Each slot has two versions, so a
+ * window holds two positions a slot. */
 #define SML_FENCE UINT32_MAX /* `chunk` of a fence's packets; of exponents 0 */
-#define SML_ALL_WINDOWS 4u   /* times num_slots */
+#define SML_ALL_WINDOWS 5u   /* times num_slots */
 static inline uint32_t sml_window_slots(uint8_t way, uint32_t num_slots) {
-  return way == SML_REDUCE_TO_OWNER ? 2 * num_slots : num_slots;
+  return sml_has_owner(way) ? 2 * num_slots : num_slots;
 }
 static inline uint32_t sml_window_base(uint8_t way, uint32_t num_slots) {
-  return sml_has_owner(way) ? sml_window_slots(way, num_slots) : 0;
+  return way == SML_REDUCE_COPY ? num_slots : way == SML_REDUCE_TO_OWNER ? 3 * num_slots : 0;
 }
 static inline uint32_t sml_window_positions(uint8_t way, uint32_t num_slots) {
   return 2 * sml_window_slots(way, num_slots);

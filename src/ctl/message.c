@@ -151,7 +151,7 @@ static void walk_start(struct walk *w, struct sml_ctl_start *start) {
   walk_u32(w, &start->first_chunk, 0, UINT32_MAX);
   walk_u32(w, &start->features, 0, SML_KNOWN_FEATURES);
   for (uint32_t i = 0; w->is_valid && i < start->num_lanes; i++)
-    if (start->slot_base[i] % sml_ctl_all_slots(start) != 0) w->is_valid = false;
+    if (!sml_ctl_is_window(start, start->slot_base[i])) w->is_valid = false;
   const uint32_t packet_lanes = w->is_valid ? sml_ctl_packet_lanes(start) : 0;
   if (packet_lanes != 0 &&
       (!sml_is_pow2(packet_lanes) || packet_lanes < SML_MIN_PACKET_LANES || packet_lanes > SML_MAX_PACKET_LANES))

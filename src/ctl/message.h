@@ -81,10 +81,10 @@ static inline uint64_t sml_ctl_heartbeat_ns(uint64_t lease_ns) {
 #define SML_FEATURES_OF_RANKS (SML_FEATURE_SWITCH | SML_FEATURE_NO_RESULT | SML_FEATURE_ONE_WAY)
 /* Floats are summed in exact mode, where a call does not say otherwise. */
 #define SML_FEATURE_EXACT 512u
-/* JOIN: this rank can make use of one-way windows. START: each lane has one, behind the other and as long. */
+/* JOIN: this rank can make use of one-way windows. START: each lane has them, behind the other. */
 #define SML_FEATURE_ONE_WAY 1024u
 #define SML_CTL_LEAST_ONE_WAY_SLOTS 8u /* core's too, like the next */
-#define SML_CTL_ALL_WINDOWS 4u
+#define SML_CTL_ALL_WINDOWS 5u
 #define SML_KNOWN_FEATURES 2047u
 
 enum sml_ctl_kind {
@@ -177,6 +177,11 @@ struct sml_ctl_start {
 /* Slots of a lane, one-way windows included. */
 static inline uint32_t sml_ctl_all_slots(const struct sml_ctl_start *start) {
   return start->num_slots * ((start->features & SML_FEATURE_ONE_WAY) != 0 ? SML_CTL_ALL_WINDOWS : 1);
+}
+static inline bool sml_ctl_is_window(const struct sml_ctl_start *start, uint16_t slot_base) {
+  const uint32_t num_windows = sml_ctl_all_slots(start) / start->num_slots;
+  return slot_base % (start->num_slots << sml_ceil_log2(num_windows)) == 0 &&
+         slot_base + sml_ctl_all_slots(start) <= UINT16_MAX + 1u;
 }
 
 /* The lanes of each packet of a job in switch format; of another job 0. */

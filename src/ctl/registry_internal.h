@@ -103,8 +103,11 @@ struct sml_job_entry {
 };
 
 /* That a lane has for the job, started. */
+static inline uint32_t sml_registry_num_windows(const struct sml_job_entry *job) {
+  return job->is_one_way ? SML_CTL_ALL_WINDOWS : 1;
+}
 static inline uint32_t sml_registry_all_slots(const struct sml_job_entry *job) {
-  return job->num_slots * (job->is_one_way ? SML_CTL_ALL_WINDOWS : 1);
+  return job->num_slots * sml_registry_num_windows(job);
 }
 
 struct sml_registry {

@@ -165,13 +165,14 @@ static bool choose_first_operation(struct sml_registry *r, struct sml_job_entry 
 
 void sml_registry_give_windows(struct sml_registry *r, struct sml_job_entry *job, uint32_t num_lanes) {
   for (uint32_t lane = 0; lane < num_lanes; lane++)
-    sml_slot_pool_give(&r->pools[lane], sml_registry_all_slots(job), job->slot_base[lane]);
+    sml_slot_pool_give(&r->pools[lane], job->num_slots, sml_registry_num_windows(job), job->slot_base[lane]);
 }
 
 /* The lane that has no room, or num_lanes: all windows were taken. */
 static uint32_t try_windows(struct sml_registry *r, struct sml_job_entry *job) {
   for (uint32_t lane = 0; lane < job->num_lanes; lane++) {
-    if (sml_slot_pool_take(&r->pools[lane], sml_registry_all_slots(job), &job->slot_base[lane])) continue;
+    const uint32_t num_windows = sml_registry_num_windows(job);
+    if (sml_slot_pool_take(&r->pools[lane], job->num_slots, num_windows, &job->slot_base[lane])) continue;
     sml_registry_give_windows(r, job, lane);
     return lane;
   }

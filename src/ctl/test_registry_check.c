@@ -49,7 +49,9 @@ static const char *check_started(const struct sml_registry *r, const struct sml_
     if (r->conns[c].completed < job->confirmed) return "more is confirmed than a rank has completed";
   for (uint32_t lane = 0; lane < job->num_lanes; lane++) {
     uint32_t base = job->slot_base[lane], all_slots = sml_registry_all_slots(job);
-    if (base % all_slots != 0 || base + all_slots > r->options.pool_slots) return "a job's window is not in the pool";
+    if (base % (job->num_slots << sml_ceil_log2(sml_registry_num_windows(job))) != 0 ||
+        base + all_slots > r->options.pool_slots)
+      return "a job's window is not in the pool";
     for (uint32_t slot = base; slot < base + all_slots; slot++)
       if (!sml_bit_test(r->pools[lane].used, slot)) return "a job's slot is not taken from the pool";
   }

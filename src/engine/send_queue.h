@@ -22,7 +22,7 @@
 /* While copies and sums go one way at once, each place of the copies' window waits for this queue twice: as a copy, and
  * as a fence. So only such a part of that window may wait, or twice as much before a copy has to: sums have more to
  * send, and would leave it no room. */
-#define SML_SEND_QUEUE_SHARE 8u
+#define SML_SEND_QUEUE_SHARE 16u
 /* When none is under way, so many may always be sent: a lane goes on, whatever the system says. */
 #define SML_SEND_QUEUE_FEW_CHUNKS 64u
 
