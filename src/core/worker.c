@@ -134,7 +134,7 @@ static uint32_t find_update(struct sml_worker *w) {
   const uint32_t s = first_fresh(w);
   if (s == NONE || is_held_back(w, s)) return NONE;
   if (w->congestion.is_fixed) {
-    if (is_one_way(w) && !sml_fence_window_allows(w, w->slots[s].chunk)) return NONE;
+    if (is_one_way(w) && !sml_fence_window_allows(w, &w->slots[s])) return NONE;
     if (sml_worker_has_fixed_window(w)) return s;
   } else if (sml_worker_is_window_full(w)) {
     sml_congestion_note_limited(&w->congestion);

@@ -83,7 +83,8 @@ struct one_way_class {
   uint32_t num_results;
 };
 
-/* How far beyond the last complete fence a rank sends in a one-way window that adapts. Positions; times in ns. */
+/* How far beyond the last complete fence a rank sends in a one-way window that adapts. Positions; times in ns. Others
+ * may fill their windows; but see sml_fence_window_allows(). */
 struct fence_window {
   uint32_t allowed;       /* positions beyond `released` */
   uint32_t most;          /* that `allowed` may be, as losses and marks have it */
@@ -157,6 +158,7 @@ struct sml_worker {
    * that it has to among the chunks before `heard`. */
   uint64_t released, heard;
   uint64_t passed; /* behind the last fence that is complete */
+  uint64_t latest; /* behind the latest result of data that is here */
   uint32_t kept;   /* the KEPT slot, or NONE */
   /* [num_contributors] what owners sent, by owner; sums for this rank, and exponents: the first */
   struct one_way_class *classes;
@@ -312,9 +314,20 @@ static inline void sml_fence_window_note_result(struct sml_worker *w, const stru
   f->longest_ns = sml_max_u64(f->longest_ns, now_ns - sml_max_u64(f->result_ns, slot->first_sent_ns));
   f->result_ns = now_ns;
 }
-/* May the chunk be sent now? */
-static inline bool sml_fence_window_allows(const struct sml_worker *w, uint64_t chunk) {
-  return chunk < w->released + w->window.allowed;
+/* Copies of several owners meet in the links down. A rank that sends its own not far ahead of what it has of others
+ * keeps these links busy, and their queues short: each repair waits there, and each sum of a reduce-scatter. While a
+ * result is repaired, all go on up to the window's end. Where one part has most chunks, others' results say little. */
+static inline bool sml_fence_window_paces(const struct sml_worker *w, const struct sml_range *range) {
+  return w->options.way == SML_REDUCE_COPY && 2 * range->num_rows <= range->num_data_chunks;
+}
+
+/* May the slot's chunk be sent now? The fewer ranks there are, the longer a copy waits in the link up, too. */
+static inline bool sml_fence_window_allows(const struct sml_worker *w, const struct slot *slot) {
+  if (sml_worker_adapts(w)) return slot->chunk < w->released + w->window.allowed;
+  if (!sml_fence_window_paces(w, &w->ring[slot->operation].range)) return true;
+  const uint64_t n = w->options.num_contributors, num_slots = w->lane_slots;
+  const uint64_t ahead = 5 * num_slots / 16 + 2 * num_slots / (n * n);
+  return slot->chunk < sml_max_u64(w->released + 3 * num_slots / 2, w->latest + ahead);
 }
 
 /* A result is here, which stays in its slot until the fence. Returns the cookie of an operation that has ended, or

@@ -166,6 +166,7 @@ void *sml_worker_hold(struct sml_worker *w, uint32_t s, bool is_repeat) {
   struct one_way_class *class = &w->classes[sml_worker_class_of(w, slot)];
   class->next = sml_max_u64(class->next, slot->chunk + 1);
   class->num_results++;
+  w->latest = sml_max_u64(w->latest, slot->chunk + 1);
   w->has_news = true;
   learn(w, slot, is_repeat);
   if (slot->what.is_exponent) sml_worker_release_group(w, slot->operation, slot->what.group);

@@ -386,7 +386,7 @@ static void ask_in_stretch(struct sml_worker *w, uint64_t now_ns) {
   for (uint64_t chunk = w->released; chunk < w->end_chunk && num_asked < most; chunk++) {
     const uint32_t s = sml_worker_slot_at(w, chunk);
     struct slot *slot = &w->slots[s];
-    if (!sml_fence_window_allows(w, chunk)) break;
+    if (sml_worker_adapts(w) && !sml_fence_window_allows(w, slot)) break;
     if (slot->state != OUTSTANDING || slot->wants_probe || now_ns < slot->sent_ns + quiet_ns) continue;
     list_remove(w, s);
     ask_about(w, s, slot->level);
