@@ -251,8 +251,9 @@ static bool names_sender(const struct sml_member_job *j, const struct sml_ctl_ab
   return false;
 }
 
-/* What this rank's lanes heard may be old, and at a fence some are missing who wait for others. Aggregators also name
- * who has not called for want of another. So it is whom both name, or else whom the aggregators do. */
+/* Neither source is right by itself. What this rank's lanes heard may be old, and some who are missing at a fence wait
+ * for others. REPORTs also name ranks that have not called yet, since they wait for another. So the error names the
+ * ranks that both name; if there are none, those of the REPORTs. */
 static void choose_ranks(const struct sml_member_job *j, struct sml_ctl_abort *failure) {
   struct sml_ctl_abort said = {.num_ranks = 0};
   uint32_t num_both = 0;
