@@ -143,6 +143,7 @@ static AVX512 uint32_t crc32c_avx512(uint32_t crc, const uint8_t *data, size_t n
   }
   uint8_t bytes[LANE];
   memcpy(bytes, &rest, LANE);
+  _mm256_zeroupper(); /* GCC leaves it out before a call within the file; each SSE instruction would wait */
   return crc32c_sse42(crc32c_sse42(0, bytes, LANE), data + LANE, num_bytes - LANE);
 }
 

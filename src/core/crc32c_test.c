@@ -3,6 +3,8 @@
  * The source itself is included, to reach the path that this processor would not choose. */
 #include "core/crc32c.c"
 
+#include "base/test_registers.h"
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -73,11 +75,21 @@ static void continues_anywhere(void **state) {
   }
 }
 
+static void leaves_no_wide_vectors(void **state) {
+  (void)state;
+  static uint8_t data[3000];
+  for (size_t num_bytes = 0; num_bytes < sizeof data; num_bytes += 31) {
+    sml_crc32c(0, data, num_bytes);
+    assert_true(has_clean_vectors());
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(known_vectors),
       cmocka_unit_test(all_lengths_and_alignments),
       cmocka_unit_test(continues_anywhere),
+      cmocka_unit_test(leaves_no_wide_vectors),
   };
   return cmocka_run_group_tests_name("crc32c", tests, NULL, NULL);
 }
