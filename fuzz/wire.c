@@ -8,10 +8,9 @@
 
 #define MAX_FRAME_BYTES 1024u
 
-static const struct sml_seal KEYED = {.is_keyed = true,
-                                      .key = {UINT64_C(0x0706050403020100), UINT64_C(0x0f0e0d0c0b0a0908)}};
-static const struct sml_seal OTHER_KEY = {.is_keyed = true,
-                                          .key = {UINT64_C(0x0706050403020100), UINT64_C(0x0f0e0d0c0b0a0909)}};
+static const struct sml_key KEYS[2] = {{UINT64_C(0x0706050403020100), UINT64_C(0x0f0e0d0c0b0a0908)},
+                                       {UINT64_C(0x0706050403020100), UINT64_C(0x0f0e0d0c0b0a0909)}};
+static struct sml_seal KEYED, OTHER_KEY; /* with these */
 
 enum { FIX_LENGTH = 1, FIX_CRC = 2, FIX_TAG = 4 };
 
@@ -23,10 +22,12 @@ static void repair(uint8_t *frame, size_t num_bytes, uint8_t how) {
   const uint32_t head_bytes = sml_head_bytes((frame[15] & SML_FLAG_KEYED) != 0);
   if ((how & FIX_LENGTH) && num_bytes >= head_bytes) sml_store_be16(frame + 10, (uint16_t)(num_bytes - head_bytes));
   if (is_keyed) {
-    uint8_t signed_bytes[MAX_FRAME_BYTES] = {0};
+    uint8_t signed_bytes[SML_HEADER_BYTES + SML_NH_DIGEST_BYTES] = {0}; /* a payload of one run */
+    const size_t payload_bytes = num_bytes - head_bytes;
     memcpy(signed_bytes, frame, 28);
-    memcpy(signed_bytes + SML_HEADER_BYTES, frame + head_bytes, num_bytes - head_bytes);
-    sml_store_be64(frame + 28, sml_siphash(&KEYED.key, signed_bytes, num_bytes - 4));
+    sml_nh(&KEYED.digest_key, frame + head_bytes, payload_bytes, signed_bytes + SML_HEADER_BYTES);
+    const size_t signed_now = payload_bytes > 0 ? sizeof signed_bytes : SML_HEADER_BYTES;
+    sml_store_be64(frame + 28, sml_siphash(&KEYS[0], signed_bytes, signed_now));
   }
   if ((how & FIX_CRC) == 0 || (frame[15] & SML_FLAG_KEYED)) return;
   uint32_t crc = sml_crc32c(0, frame, 28);
@@ -90,6 +91,7 @@ static void check_good(uint8_t *frame, size_t num_bytes, const struct sml_header
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t num_bytes) {
   struct sml_header h;
   if (num_bytes < 1 || num_bytes > MAX_FRAME_BYTES) return 0;
+  if (!KEYED.is_keyed) KEYED = sml_seal_of_key(&KEYS[0]), OTHER_KEY = sml_seal_of_key(&KEYS[1]);
   const uint8_t how = data[0];
   num_bytes--;
   uint8_t *frame = fuzz_copy(data + 1, num_bytes);

@@ -73,6 +73,21 @@ def data_key(key, job_name, job, epoch, salt):
     return derive(key, b"switchml data", struct.pack(">QQHI", *salt, job, epoch) + job_name.encode())
 
 
+def digest(key, run):
+    """NH's two sums over a run of at most 1,024 bytes, and zeros up to a whole pair of words."""
+    run += bytes(-len(run) % 8)
+    own = derive(key, b"switchml digests", b"")
+    words = [word for i in range(len(run) // 8 + 1)
+             for word in struct.unpack("<II", struct.pack("<Q", siphash(own, struct.pack("<Q", i))))]
+    sums = [0, 0]
+    for i, (low, high) in enumerate(struct.iter_unpack("<II", run)):
+        for shift in range(2):
+            k = words[2 * (i + shift):]
+            sums[shift] += ((low + k[0]) % 2**32) * ((high + k[1]) % 2**32)
+    return struct.pack("<QQ", *(each & MASK for each in sums))
+
+
 def mac(key, head, payload):
     """The MAC of a datagram whose first 28 bytes are head."""
-    return siphash(key, head + bytes(4) + payload)
+    return siphash(key, head + bytes(4) + b"".join(digest(key, payload[at:at + 1024])
+                                                   for at in range(0, len(payload), 1024)))

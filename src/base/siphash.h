@@ -20,12 +20,6 @@ void sml_siphash_init(struct sml_siphash *hash, const struct sml_key *key);
 void sml_siphash_update(struct sml_siphash *hash, const void *data, size_t num_bytes);
 uint64_t sml_siphash_final(struct sml_siphash *hash); /* ends it */
 
-/* As sml_siphash_update of each hash with its data, at a fraction of the time: at most SML_SIPHASH_MANY messages that
- * go on with equally many bytes. Each of them has taken whole words (of 8 bytes) so far. */
-#define SML_SIPHASH_MANY 8u
-void sml_siphash_update_many(struct sml_siphash *hashes, const uint8_t *const *data, uint32_t num_messages,
-                             size_t num_bytes);
-
 uint64_t sml_siphash(const struct sml_key *key, const void *data, size_t num_bytes);
 
 /* A key of its own for one purpose: two MACs over (a counter byte, label, 0, data). Who has the derived key

@@ -12,32 +12,13 @@ static uint32_t frame_crc(const uint8_t *frame, size_t payload_bytes) {
   return sml_crc32c(sml_crc32c(0, header, sizeof header), frame + SML_HEADER_BYTES, payload_bytes);
 }
 
-static uint64_t frame_mac(const uint8_t *frame, size_t payload_bytes, const struct sml_key *key) {
-  struct sml_siphash hash;
-  uint8_t header[SML_HEADER_BYTES] = {0};
-  memcpy(header, frame, CRC_OFFSET);
-  sml_siphash_init(&hash, key);
-  sml_siphash_update(&hash, header, sizeof header);
-  sml_siphash_update(&hash, frame + sml_head_bytes(true), payload_bytes);
-  return sml_siphash_final(&hash);
-}
-
-void sml_wire_macs(const uint8_t *const *frames, uint32_t num_frames, uint32_t frame_bytes, const struct sml_key *key,
-                   uint64_t *macs_out) {
-  struct sml_siphash hashes[SML_SIPHASH_MANY];
-  uint8_t headers[SML_SIPHASH_MANY][SML_HEADER_BYTES];
-  const uint8_t *parts[SML_SIPHASH_MANY] = {NULL};
-  SML_ASSERT(num_frames <= SML_SIPHASH_MANY && frame_bytes >= sml_head_bytes(true));
-  for (uint32_t i = 0; i < num_frames; i++) {
-    memcpy(headers[i], frames[i], CRC_OFFSET);
-    memset(headers[i] + CRC_OFFSET, 0, sizeof headers[i] - CRC_OFFSET);
-    parts[i] = headers[i];
-    sml_siphash_init(&hashes[i], key);
-  }
-  sml_siphash_update_many(hashes, parts, num_frames, SML_HEADER_BYTES);
-  for (uint32_t i = 0; i < num_frames; i++) parts[i] = frames[i] + sml_head_bytes(true);
-  sml_siphash_update_many(hashes, parts, num_frames, frame_bytes - sml_head_bytes(true));
-  for (uint32_t i = 0; i < num_frames; i++) macs_out[i] = sml_siphash_final(&hashes[i]);
+/* The header and the digests of the payload: so little that SipHash, which is slow, hardly counts. */
+static uint64_t frame_mac(const uint8_t *frame, size_t payload_bytes, const struct sml_seal *seal) {
+  uint8_t message[SML_HEADER_BYTES + (UINT16_MAX / SML_NH_RUN_BYTES + 1) * SML_NH_DIGEST_BYTES];
+  memcpy(message, frame, CRC_OFFSET);
+  memset(message + CRC_OFFSET, 0, SML_HEADER_BYTES - CRC_OFFSET);
+  sml_nh(&seal->digest_key, frame + sml_head_bytes(true), payload_bytes, message + SML_HEADER_BYTES);
+  return sml_siphash(&seal->key, message, SML_HEADER_BYTES + sml_nh_num_runs(payload_bytes) * SML_NH_DIGEST_BYTES);
 }
 
 static inline void write_header(uint8_t *frame, const struct sml_header *h, bool is_keyed) {
@@ -63,32 +44,17 @@ static inline uint32_t mask_of(const struct sml_seal *seal) {
   return seal != NULL ? seal->mask : 0;
 }
 
+void sml_seal_set(struct sml_seal *seal, const struct sml_key *key, const uint64_t secret[2]) {
+  *seal = (struct sml_seal){.is_keyed = key != NULL, .mask = key != NULL ? 0 : (uint32_t)(secret[0] >> 32)};
+  if (key == NULL) return;
+  seal->key = *key;
+  sml_nh_key_derive(&seal->digest_key, key);
+}
+
 void sml_wire_seal(uint8_t *frame, const struct sml_header *h, const struct sml_seal *seal) {
   write_header(frame, h, is_keyed(seal));
-  if (is_keyed(seal)) sml_store_be64(frame + CRC_OFFSET, frame_mac(frame, h->payload_bytes, &seal->key));
+  if (is_keyed(seal)) sml_store_be64(frame + CRC_OFFSET, frame_mac(frame, h->payload_bytes, seal));
   else sml_store_be32(frame + CRC_OFFSET, frame_crc(frame, h->payload_bytes) ^ mask_of(seal));
-}
-
-void sml_wire_seal_first(uint8_t *frame, const struct sml_header *h, const struct sml_seal *seal) {
-  if (is_keyed(seal)) write_header(frame, h, true);
-  else sml_wire_seal(frame, h, seal);
-}
-
-void sml_wire_seal_burst(uint8_t *frames, uint32_t num_frames, uint32_t frame_bytes, uint32_t last_bytes,
-                         const struct sml_seal *seal) {
-  if (!is_keyed(seal)) return;
-  for (uint32_t next = 0; next < num_frames;) {
-    const uint8_t *group[SML_SIPHASH_MANY] = {NULL};
-    uint64_t macs[SML_SIPHASH_MANY];
-    const uint32_t num_bytes = next + 1 == num_frames ? last_bytes : frame_bytes, first = next;
-    for (; next < num_frames && next - first < SML_SIPHASH_MANY; next++) {
-      if (next > first && next + 1 == num_frames && last_bytes != num_bytes) break;
-      group[next - first] = frames + (size_t)next * frame_bytes;
-    }
-    sml_wire_macs(group, next - first, num_bytes, &seal->key, macs);
-    for (uint32_t i = first; i < next; i++)
-      sml_store_be64(frames + (size_t)i * frame_bytes + CRC_OFFSET, macs[i - first]);
-  }
 }
 
 /* For each wire type: a bit for each reducer that it may have. */
@@ -152,16 +118,12 @@ bool sml_wire_has_voucher(const uint8_t *frame, uint32_t voucher) {
   return sml_load_be32(frame + CRC_OFFSET) == voucher;
 }
 
-bool sml_wire_has_mac(const uint8_t *frame, uint64_t mac) {
-  return sml_load_be64(frame + CRC_OFFSET) == mac;
-}
-
 uint32_t sml_wire_mask(const uint8_t *frame, const struct sml_header *h) {
   return frame_crc(frame, h->payload_bytes) ^ sml_load_be32(frame + CRC_OFFSET);
 }
 
 bool sml_wire_is_authentic(const uint8_t *frame, const struct sml_header *h, const struct sml_seal *seal) {
   if (((h->flags & SML_FLAG_KEYED) != 0) != is_keyed(seal)) return false;
-  if (is_keyed(seal)) return sml_wire_has_mac(frame, frame_mac(frame, h->payload_bytes, &seal->key));
+  if (is_keyed(seal)) return sml_load_be64(frame + CRC_OFFSET) == frame_mac(frame, h->payload_bytes, seal);
   return sml_wire_mask(frame, h) == mask_of(seal);
 }

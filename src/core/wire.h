@@ -13,10 +13,10 @@
  *
  * A KEYED packet has a longer word instead of the last one, so its header has four bytes more:
  *
- * 28  mac:64        SipHash-2-4 over the 28 bytes before it, four zero ones and the payload */
+ * 28  mac:64        SipHash-2-4 over the 28 bytes before it, four zero ones and the digests of the payload */
 #pragma once
 
-#include "base/siphash.h"
+#include "base/nh.h"
 
 #define SML_WIRE_VERSION 1
 #define SML_HEADER_BYTES 32u
@@ -126,13 +126,11 @@ struct sml_seal {
   bool is_keyed;
   uint32_t mask;      /* not keyed */
   struct sml_key key; /* keyed */
+  struct sml_nh_key digest_key; /* made of it */
 };
 /* key: the epoch's, or NULL; secret: the epoch's, from WELCOME or START. sml_seal_of returns the seal, and may leave a
  * copy of the key on the stack. */
-static inline void sml_seal_set(struct sml_seal *seal, const struct sml_key *key, const uint64_t secret[2]) {
-  *seal = (struct sml_seal){.is_keyed = key != NULL, .mask = key != NULL ? 0 : (uint32_t)(secret[0] >> 32)};
-  if (key != NULL) seal->key = *key;
-}
+void sml_seal_set(struct sml_seal *seal, const struct sml_key *key, const uint64_t secret[2]);
 static inline struct sml_seal sml_seal_of(const struct sml_key *key, const uint64_t secret[2]) {
   struct sml_seal seal;
   sml_seal_set(&seal, key, secret);
@@ -171,11 +169,6 @@ static inline bool sml_hello_is_to_group(const uint8_t *payload, uint32_t payloa
 /* Writes header and CRC or MAC before the payload, which already stands at frame + sml_head_bytes(seal->is_keyed). The
  * seal decides about the KEYED flag, whatever the header has. */
 void sml_wire_seal(uint8_t *frame, const struct sml_header *header, const struct sml_seal *seal);
-/* The same in two steps, for bursts: making the MACs of many frames together takes a third of the time. Seal each frame
- * first, then all of them as they lie behind each other: frame_bytes each, the last one last_bytes. */
-void sml_wire_seal_first(uint8_t *frame, const struct sml_header *header, const struct sml_seal *seal);
-void sml_wire_seal_burst(uint8_t *frames, uint32_t num_frames, uint32_t frame_bytes, uint32_t last_bytes,
-                         const struct sml_seal *seal);
 /* Checks length, version and known values. Believe nothing before sml_wire_is_authentic says so. The payload is at
  * frame + sml_head_bytes_of(header_out). */
 enum sml_wire_error sml_wire_open(const uint8_t *frame, size_t num_bytes, struct sml_header *header_out);
@@ -190,14 +183,8 @@ bool sml_wire_is_authentic(const uint8_t *frame, const struct sml_header *header
 /* The mask with which an opened frame, not KEYED, was sealed, if it is not damaged. An aggregator that does not know
  * the job can seal its answer with it, so that the sender, and nobody else, takes it for the answer to this frame. */
 uint32_t sml_wire_mask(const uint8_t *frame, const struct sml_header *header);
-/* sml_wire_is_authentic in two steps, for frames that came together: the MACs that KEYED frames of one length should
- * have (sml_head_bytes(true) or more; at most SML_SIPHASH_MANY frames), and whether a frame has its MAC. Frames need
- * not be opened yet. */
-void sml_wire_macs(const uint8_t *const *frames, uint32_t num_frames, uint32_t frame_bytes, const struct sml_key *key,
-                   uint64_t *macs_out);
 /* Did a switch write this voucher into the frame (PROTOCOL.md, R183)? */
 bool sml_wire_has_voucher(const uint8_t *frame, uint32_t voucher);
-bool sml_wire_has_mac(const uint8_t *frame, uint64_t mac);
 
 /* CRC-32C (Castagnoli), continued from crc (0 to begin); RFC 3720 appendix B.4. */
 uint32_t sml_crc32c(uint32_t crc, const void *data, size_t num_bytes);

@@ -61,7 +61,7 @@ static void fill_result(struct sml_aggregator_engine *e, uint8_t *frame, const s
   if (h.wire == SML_LANES_UINT8) memcpy(payload, values, h.payload_bytes);
   else e->options.kernels->pack_int32(payload, values, h.payload_bytes / 4u);
   if (e->options.is_switch_format) sml_wire_seal_for_switch(frame, &h);
-  else sml_wire_seal_first(frame, &h, &job->seal);
+  else sml_wire_seal(frame, &h, &job->seal);
 }
 
 static uint32_t frame_bytes_of(struct sml_aggregator_engine *e, const struct outgoing *out) {
@@ -134,7 +134,6 @@ static void flush(struct sml_aggregator_engine *e, const struct outgoing *queue,
       num_frames++;
       i++;
     }
-    sml_wire_seal_burst(burst.data, num_frames, frame_bytes, last_bytes, &job->seal);
     burst.goes_apart = is_repeat && sml_is_futile(&job->futile.num_data, num_frames);
     commit(e, &burst, num_frames, last_bytes, first, is_repeat);
   }
@@ -377,14 +376,14 @@ static enum sml_drop reason_of_forgery(const struct sml_aggregator_engine *e, co
   return job->seal.is_keyed || (h->flags & SML_FLAG_KEYED) != 0 ? SML_DROP_BAD_KEY : SML_DROP_BAD_CRC;
 }
 
-static bool is_of_epoch(struct sml_aggregator_engine *e, const struct job *job, const struct sml_rx_frame *frame,
+static bool is_of_epoch(struct sml_aggregator_engine *e, const struct job *job, const uint8_t *frame,
                         const struct sml_header *h) {
   if (job->epoch != h->epoch) return false;
-  if (e->options.is_beside_switch && h->type == SML_PACKET_HELLO) return is_vouched(e, frame->data, h);
+  if (e->options.is_beside_switch && h->type == SML_PACKET_HELLO) return is_vouched(e, frame, h);
   const bool is_report = h->type == SML_PACKET_SWITCH_REPORT; /* take_frame() has checked its voucher */
   const bool is_bare = e->options.is_switch_format && (h->flags & SML_FLAG_KEYED) == 0 &&
                        (sml_wire_is_without_crc(h) || is_report);
-  return is_bare || sml_macs_check(&e->macs, frame, e->frames_end, h, &job->seal);
+  return is_bare || sml_wire_is_authentic(frame, h, &job->seal);
 }
 
 /* The switch says that a contributor's packet came to a slot of another operation. */
@@ -427,7 +426,7 @@ static void take_frame(struct sml_aggregator_engine *e, const struct sml_rx_fram
   const uint8_t *payload = frame->data + sml_head_bytes_of(&h);
   enum sml_drop drop = SML_NUM_DROPS;
   struct sml_member *member;
-  if (!is_of_epoch(e, job, frame, &h)) drop = reason_of_forgery(e, job, &h);
+  if (!is_of_epoch(e, job, frame->data, &h)) drop = reason_of_forgery(e, job, &h);
   else if ((member = find_sender(job, &h)) == NULL) drop = SML_DROP_BAD_RANK;
   else if (member->is_departed) drop = SML_DROP_DEPARTED_RANK;
   else if (h.type == SML_PACKET_HELLO) take_hello(e, &h, payload, frame->from);
@@ -470,8 +469,6 @@ uint64_t sml_aggregator_engine_run_once(void *engine, uint64_t now_ns) {
   e->now_ns = now_ns;
   sml_mailbox_drain(&e->mailbox, e, now_ns);
   const size_t num_frames = io->ops->rx_burst(io, e->frames, RX_FRAMES);
-  e->frames_end = e->frames + num_frames;
-  sml_macs_begin(&e->macs);
   for (size_t i = 0; i < num_frames; i++) take_frame(e, &e->frames[i], now_ns);
   flush_all(e);
   io->gather_ns = gather_time(e, now_ns);

@@ -9,7 +9,6 @@
 #include "engine/futile.h"
 #include "engine/members.h"
 #include "engine/records.h"
-#include "engine/macs.h"
 
 #define RX_FRAMES 1024u
 
@@ -49,8 +48,6 @@ struct sml_aggregator_engine {
   struct sml_mailbox mailbox;
   struct job *jobs[SML_MAX_JOBS];
   struct sml_rx_frame frames[RX_FRAMES];
-  const struct sml_rx_frame *frames_end; /* of this pass */
-  struct sml_macs macs;
   struct outgoing results[RX_FRAMES], repeats[RX_FRAMES], owned[RX_FRAMES];
   uint32_t num_results, num_repeats;
   struct sml_header marks[RX_FRAMES]; /* the latest update of each contributor in this pass that came marked */

@@ -90,7 +90,6 @@ struct sml_aggregator *sml_aggregator_engine_close_job(struct sml_aggregator_eng
   sml_members_free(&job->members);
   sml_fanout_destroy(job->fanout);
   sml_key_wipe(&job->seal, sizeof job->seal);
-  sml_key_wipe(&e->macs.key, sizeof e->macs.key);
   free(job);
   e->jobs[number] = NULL;
   record(e, SML_TRACE_JOB_CLOSED, number, (struct sml_record){.value = 0});

@@ -152,7 +152,6 @@ void sml_lane_detach(struct sml_worker_engine *e, struct sml_lane *lane) {
     break;
   }
   e->last_lane = NULL;
-  sml_key_wipe(&e->macs.key, sizeof e->macs.key);
   sml_lane_record(lane, SML_TRACE_LANE_CLOSED, 0);
 }
 

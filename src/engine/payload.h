@@ -181,7 +181,7 @@ static inline bool sml_payload_is_right(struct sml_worker_engine *e, const struc
 
 static inline void sml_payload_seal(const struct sml_lane *lane, const struct sml_header *h, uint8_t *frame) {
   if (lane->options.worker.packet_lanes != 0) sml_wire_seal_for_switch(frame, h);
-  else sml_wire_seal_first(frame, h, &lane->options.seal);
+  else sml_wire_seal(frame, h, &lane->options.seal);
 }
 
 static inline void sml_payload_fill(struct sml_worker_engine *e, const struct sml_lane *lane,

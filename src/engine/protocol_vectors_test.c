@@ -47,9 +47,10 @@ static void checked_and_keyed_frames(void **state) {
   static const uint32_t checked[12] = {0x11000003, 0xdeadbeef, 0x00020010, 0x01030004, 0x00000005, 0x77b30d07,
                                        0x0000004d, 0xac91ee0b, 0x08000000, 0xfc000000, 0x000624dd, 0x106825d5};
   static const uint32_t keyed[13] = {0x11000003, 0xdeadbeef, 0x00020010, 0x01030006, 0x00000005, 0x77b30d07,
-                                     0x0000004d, 0x1bbf6b0c, 0x13ae6047,
+                                     0x0000004d, 0xea1f80bf, 0x05d415b2,
                                      0x08000000, 0xfc000000, 0x000624dd, 0x106825d5};
-  const struct sml_seal key = {.is_keyed = true, .key = {UINT64_C(0x0706050403020100), UINT64_C(0x0f0e0d0c0b0a0908)}};
+  const struct sml_key of_epoch = {UINT64_C(0x0706050403020100), UINT64_C(0x0f0e0d0c0b0a0908)};
+  const struct sml_seal key = sml_seal_of_key(&of_epoch);
   const struct sml_check check = sml_check_make(0xdeadbeef, 0x77b30d07, &CODE, 1);
   const struct sml_header h = {.version = 1, .type = SML_PACKET_UPDATE, .job = 3, .epoch = 0xdeadbeef,
                                .rank = 2, .payload_bytes = 16, .slot = 259, .flags = SML_FLAG_CHECKED,

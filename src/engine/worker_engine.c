@@ -28,7 +28,6 @@ struct sml_worker_engine *sml_worker_engine_create(const struct sml_worker_engin
   e->options = *options;
   e->recorder = options->recorder != NULL ? options->recorder : &sml_recorder_none;
   atomic_init(&e->io_figures.has_offload, options->io->has_segmentation_offload);
-  e->macs.is_per_source = true; /* aggregators number their jobs alike */
   sml_mailbox_init(&e->mailbox);
   return e;
 }
@@ -105,7 +104,6 @@ static bool transmit(struct sml_worker_engine *e, struct sml_lane *lane, uint64_
       lane->tx_bytes += last_bytes;
       e->sent_bytes += last_bytes;
     }
-    sml_wire_seal_burst(burst.data, num_frames, frame_bytes, last_bytes, &lane->options.seal);
     lane->tx_packets += num_frames;
     most_frames -= num_frames;
     uint32_t *num_bursts = payload_bytes == 0 ? &lane->futile.num_questions : &lane->futile.num_data;
@@ -284,7 +282,7 @@ static void take_frame(struct sml_worker_engine *e, const struct sml_rx_frame *f
   }
   const bool is_keyed = (h.flags & SML_FLAG_KEYED) != 0;
   const bool has_proof = lane->options.worker.packet_lanes == 0 || is_keyed || !sml_wire_is_without_crc(&h);
-  if (has_proof && !sml_macs_check(&e->macs, f, e->frames_end, &h, &lane->options.seal)) {
+  if (has_proof && !sml_wire_is_authentic(f->data, &h, &lane->options.seal)) {
     count_drop(lane, is_keyed || lane->options.seal.is_keyed ? SML_DROP_BAD_KEY : SML_DROP_BAD_CRC, &h);
     return;
   }
@@ -331,8 +329,6 @@ uint64_t sml_worker_engine_run_once(void *engine, uint64_t now_ns) {
   e->sent_bytes = 0;
   e->num_passes++;
   const size_t num_frames = should_send_first(e) ? 0 : io->ops->rx_burst(io, e->frames, RX_FRAMES);
-  e->frames_end = e->frames + num_frames;
-  sml_macs_begin(&e->macs);
   for (size_t i = 0; i < num_frames; i++) take_frame(e, &e->frames[i], now_ns);
   uint64_t deadline = sml_hello_pump(e, now_ns), greeting_ns = SML_NEVER;
   /* After a pass without results somebody is late, so the engine waits for the first one. */

@@ -7,7 +7,6 @@
 #include "engine/send_queue.h"
 #include "engine/io_figures.h"
 #include "engine/records.h"
-#include "engine/macs.h"
 #include "engine/worker_engine.h"
 
 #define RX_FRAMES 1024u
@@ -63,8 +62,6 @@ struct sml_worker_engine {
   uint64_t now_ns;  /* of this pass */
   struct sml_recorder *recorder;
   struct sml_rx_frame frames[RX_FRAMES];
-  const struct sml_rx_frame *frames_end; /* of this pass */
-  struct sml_macs macs;
   uint8_t wide[UINT16_MAX + 1]; /* lanes of an update that becomes narrow */
 };
 

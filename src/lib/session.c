@@ -161,12 +161,11 @@ static void wake_control(void *user) {
 
 void sml_session_seal(const struct sml_session *s, uint32_t epoch, const uint64_t secret[2],
                       struct sml_seal *seal_out) {
-  sml_seal_set(seal_out, NULL, secret);
   const struct sml_member *m = &s->member;
-  if (!m->options.is_keyed) return;
-  seal_out->is_keyed = true;
-  seal_out->key =
+  struct sml_key key =
       sml_ctl_data_key(&s->options.key, m->options.join.job_name, m->welcome.job, epoch, m->welcome.salt);
+  sml_seal_set(seal_out, m->options.is_keyed ? &key : NULL, secret);
+  sml_key_wipe(&key, sizeof key);
 }
 
 static void probe(struct sml_session *s, uint64_t now_ns) {
@@ -204,7 +203,7 @@ static void say(struct sml_session *s, enum sml_ctl_kind kind) {
 
 static void carry_out(struct sml_session *s, uint64_t now_ns) {
   const struct sml_member_effect *e;
-  while ((e = sml_member_next_effect(&s->member)) != NULL) {
+  while ((e = sml_member_next_effect(&s->member)) != NULL)
     if (e->kind == SML_MEMBER_CONNECT) begin_attempt(s, e->address, now_ns);
     else if (e->kind == SML_MEMBER_SEND) say(s, e->sent);
     else if (e->kind == SML_MEMBER_SET_KEY)
@@ -215,7 +214,6 @@ static void carry_out(struct sml_session *s, uint64_t now_ns) {
     else if (e->kind == SML_MEMBER_CANCEL_PROBE) sml_prober_cancel(&s->prober);
     else if (e->kind == SML_MEMBER_LEAVE_GROUPS) sml_prober_leave_groups(&s->prober);
     else s->options.events->told(s->options.user, e);
-  }
 }
 
 /* ---- messages ---- */
