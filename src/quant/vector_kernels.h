@@ -36,6 +36,11 @@
 /* For i = 0, VECTOR_ELEMS, ..: all whole vectors. Afterwards i is where the rest begins. */
 #define EACH_VECTOR(i, num_elems) UNROLL for (; i + VECTOR_ELEMS <= num_elems; i += VECTOR_ELEMS)
 
+/* Tensors come from far away, or from another processor's cache: what is read or written so much later is fetched. */
+#define AHEAD_BYTES 4096u
+#define TO_READ(p) __builtin_prefetch((p) + AHEAD_BYTES)
+#define TO_WRITE(p) __builtin_prefetch((p) + AHEAD_BYTES, 1)
+
 /* `rest` elements, or a whole vector if there are as many. */
 static VECTOR inline vint load_upto(const uint8_t *p, size_t rest) {
   return rest >= VECTOR_ELEMS ? load(p) : load_some(p, rest);
@@ -52,6 +57,8 @@ static VECTOR vint largest_bits(const float *in, size_t num_elems) {
   vint largest = fill(0), largest_odd = fill(0);
   size_t i = 0;
   for (; i + 2 * VECTOR_ELEMS <= num_elems; i += 2 * VECTOR_ELEMS) { /* two chains of maxima */
+    TO_READ(from + 4 * i);
+    TO_READ(from + 4 * (i + VECTOR_ELEMS));
     largest = max_u32(largest, and_bits(load(from + 4 * i), magnitude));
     largest_odd = max_u32(largest_odd, and_bits(load(from + 4 * (i + VECTOR_ELEMS)), magnitude));
   }
@@ -105,7 +112,10 @@ static VECTOR void quantize(void *lanes, const float *in, size_t num_elems, uint
   uint8_t *to = lanes;
   size_t i = 0;
   const environment saved = enter(may_flush(shift));
-  EACH_VECTOR(i, num_elems) store(to + 4 * i, swap_lanes(quantized(load(from + 4 * i), &scaling)));
+  EACH_VECTOR(i, num_elems) {
+    TO_READ(from + 4 * i);
+    store(to + 4 * i, swap_lanes(quantized(load(from + 4 * i), &scaling)));
+  }
   const size_t rest = num_elems - i;
   if (rest > 0) store_some(to + 4 * i, swap_lanes(quantized(load_some(from + 4 * i, rest), &scaling)), rest);
   leave(saved);
@@ -120,6 +130,7 @@ static VECTOR void quantize_add(void *lanes, const float *in, size_t num_elems, 
   size_t i = 0;
   const environment saved = enter(may_flush(shift));
   EACH_VECTOR(i, num_elems) {
+    TO_READ(from + 4 * i);
     const vint sums = add(swap_lanes(load(to + 4 * i)), quantized(load(from + 4 * i), &scaling));
     store(to + 4 * i, swap_lanes(sums));
   }
@@ -173,16 +184,19 @@ static VECTOR void dequantize(float *out, const void *lanes, size_t num_elems, u
   size_t i = 0;
   const environment saved = enter(false);
   const struct unscaling unscaling = unscaling_of(sml_quant_shift(code, world_size), world_size, average);
-  if (unscaling.is_quotient)
+  if (unscaling.is_quotient) {
     EACH_VECTOR(i, num_elems) store(to + 4 * i, averaged(swap_lanes(load(from + 4 * i)), &unscaling.divisor));
-  else EACH_VECTOR(i, num_elems) store(to + 4 * i, scaled(swap_lanes(load(from + 4 * i)), &unscaling));
+  } else {
+    EACH_VECTOR(i, num_elems) {
+      TO_WRITE(to + 4 * i);
+      store(to + 4 * i, scaled(swap_lanes(load(from + 4 * i)), &unscaling));
+    }
+  }
   const size_t rest = num_elems - i;
   if (rest > 0) store_some(to + 4 * i, unscaled(swap_lanes(load_some(from + 4 * i, rest)), &unscaling), rest);
   leave(saved);
 }
 
-/* Tensors come from far away, or from another processor's cache: what is needed so many bytes later is fetched. */
-#define AHEAD_BYTES 4096u
 #define LINE_BYTES 64u
 #define FETCH_AHEAD(p, is_written)                                 \
   for (size_t at = 0; at < 4 * 4 * VECTOR_ELEMS; at += LINE_BYTES) \

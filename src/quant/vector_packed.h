@@ -63,6 +63,7 @@ static VECTOR uint32_t largest_half(const uint8_t *from, size_t num_elems) {
   vint largest = fill(0);
   size_t i = 0;
   UNROLL for (; i + 2 * VECTOR_ELEMS <= num_elems; i += 2 * VECTOR_ELEMS) {
+    TO_READ(from + 2 * i);
     largest = max_u16(largest, and_bits(load(from + 2 * i), magnitude));
   }
   const size_t rest = (num_elems - i) / 2;
@@ -114,6 +115,8 @@ static ALWAYS_INLINE void pack_elems(uint8_t *to, const uint8_t *from, size_t nu
   size_t i = 0;
   const environment saved = enter(may_flush(shift));
   EACH_VECTOR(i, num_lows) {
+    TO_READ(from + elem_bytes * i);
+    TO_READ(lows + elem_bytes * i);
     const vint lanes = packed(quantized(load_elems(from + elem_bytes * i, elem), &scaling),
                               quantized(load_elems(lows + elem_bytes * i, elem), &scaling));
     store(to + 4 * i, swap_lanes(is_adding ? add(lanes, swap_lanes(load(to + 4 * i))) : lanes));
@@ -168,6 +171,8 @@ static ALWAYS_INLINE void unpack_elems(uint8_t *to, const uint8_t *from, size_t 
   const environment saved = enter(false);
   const struct unscaling unscaling = unscaling_of(sml_packed_shift(code, world_size), world_size, average);
   EACH_VECTOR(i, num_lows) {
+    TO_WRITE(to + elem_bytes * i);
+    TO_WRITE(lows + elem_bytes * i);
     const vint lanes = swap_lanes(load(from + 4 * i));
     store_elems(to + elem_bytes * i, unscaled_to(high_of(lanes), &unscaling, elem), elem);
     store_elems(lows + elem_bytes * i, unscaled_to(low_of(lanes), &unscaling, elem), elem);
