@@ -175,6 +175,8 @@ static void tx_commit(struct sml_netio *io, struct sml_tx_burst *burst, uint32_t
     if (is_dropped) link->burst_left = num_frames;
     for (uint32_t i = 0; i < num_frames; i++) {
       const uint32_t num_bytes = i + 1 == num_frames ? last_bytes : burst->frame_bytes;
+      if (!sml_tx_is_for(burst, i, p)) continue;
+      io->stats.tx_frames++;
       if (is_dropped) {
         link->free_ns = sml_max_u64(link->free_ns, bed->now_ns) +
                         (uint64_t)((num_bytes + BED_FRAME_HEADER_BYTES) * link->ns_per_byte);
@@ -188,7 +190,6 @@ static void tx_commit(struct sml_netio *io, struct sml_tx_burst *burst, uint32_t
     link->burst_left = is_dropped ? 0 : link->burst_left;
     if (bed->options.keeps_segments) join_packets(link, link->count - num_before);
   }
-  io->stats.tx_frames += num_frames * num_peers;
 }
 
 static void do_nothing(struct sml_netio *io) {

@@ -121,7 +121,8 @@ static void tx_reserve(struct sml_netio *io, uint32_t frame_bytes, struct sml_tx
 }
 
 static void send_to(struct sim_socket *s, const struct sml_tx_burst *burst, uint32_t num_frames, uint32_t last_bytes,
-                    const struct sml_addr *peer) {
+                    const struct sml_addr *peers, size_t peer_idx) {
+  const struct sml_addr *peer = &peers[peer_idx];
   struct sockaddr_in v4;
   memcpy(&v4, peer->bytes, sizeof v4);
   SML_ASSERT(peer->num_bytes == sizeof v4 && v4.sin_family == AF_INET);
@@ -129,6 +130,7 @@ static void send_to(struct sim_socket *s, const struct sml_tx_burst *burst, uint
   const uint16_t port = ntohs(v4.sin_port);
   for (uint32_t i = 0; i < num_frames; i++) {
     const uint32_t num_bytes = i + 1 == num_frames ? last_bytes : burst->frame_bytes;
+    if (!sml_tx_is_for(burst, i, peer_idx)) continue;
     sim.fiber->debt_ns += sim.options.frame_ns;
     if (!sim_network_send(s, s->tx_buffer, burst->data + (size_t)i * burst->frame_bytes, num_bytes, ipv4, port)) {
       s->io.stats.tx_lost_frames++;
@@ -146,7 +148,7 @@ static void tx_commit(struct sml_netio *io, struct sml_tx_burst *burst, uint32_t
   SML_ASSERT(num_frames <= burst->max_frames && last_bytes > 0 && last_bytes <= burst->frame_bytes);
   s->tx_used_bytes += num_frames * burst->frame_bytes;
   io->stats.system_calls++;
-  for (size_t i = 0; i < num_peers; i++) send_to(s, burst, num_frames, last_bytes, &peers[i]);
+  for (size_t i = 0; i < num_peers; i++) send_to(s, burst, num_frames, last_bytes, peers, i);
 }
 
 static void tx_flush(struct sml_netio *io) {

@@ -15,8 +15,7 @@ _Static_assert(SML_COMBINE_PRODUCT_32 == (SML_LANES_UINT32 << 4 | SML_REDUCE_PRO
 _Static_assert(SML_COMBINE_PRODUCT_64 == (SML_LANES_UINT64 << 4 | SML_REDUCE_PRODUCT), "");
 _Static_assert(SML_COMBINE_OR == (SML_LANES_UINT32 << 4 | SML_REDUCE_OR), "");
 
-struct sml_aggregator_engine *sml_aggregator_engine_create(
-    const struct sml_aggregator_engine_options *options) {
+struct sml_aggregator_engine *sml_aggregator_engine_create(const struct sml_aggregator_engine_options *options) {
   struct sml_aggregator_engine *e = calloc(1, sizeof *e);
   if (e == NULL) return NULL;
   e->options = *options;
@@ -48,8 +47,7 @@ void sml_aggregator_engine_drops(const struct sml_aggregator_engine *e, uint64_t
 
 /* ---- sending ---- */
 
-static void fill_result(struct sml_aggregator_engine *e, uint8_t *frame, const struct outgoing *out,
-                        uint16_t flags) {
+static void fill_result(struct sml_aggregator_engine *e, uint8_t *frame, const struct outgoing *out, uint16_t flags) {
   struct job *job = e->jobs[out->job];
   struct sml_header h;
   sml_aggregator_result_for(job->aggregator, out->cell, out->wire, out->reducer, &h);
@@ -73,8 +71,7 @@ static uint32_t frame_bytes_of(struct sml_aggregator_engine *e, const struct out
 
 /* Between a verdict and the end of its pass the cell may start over: a late packet of phase p asked for the
  * result, and the next packet opened p + 2. Then everybody has the result, and there is nothing to send. */
-static uint32_t drop_overwritten(const struct sml_aggregator_engine *e, struct outgoing *queue,
-                                 uint32_t num_queued) {
+static uint32_t drop_overwritten(const struct sml_aggregator_engine *e, struct outgoing *queue, uint32_t num_queued) {
   uint32_t num_kept = 0;
   for (uint32_t i = 0; i < num_queued; i++) {
     const struct outgoing *out = &queue[i];
@@ -84,7 +81,11 @@ static uint32_t drop_overwritten(const struct sml_aggregator_engine *e, struct o
   return num_kept;
 }
 
-/* A burst goes to whom its first frame does: the one that asked, an owner, all but an owner, or all. */
+static bool goes_to_group(const struct job *job) {
+  return job->fanout != NULL && !job->fanout->is_over;
+}
+
+/* A burst goes to whom its first frame does: the one that asked, an owner, or all; a copy to all but its owner. */
 static void commit(struct sml_aggregator_engine *e, struct sml_tx_burst *burst, uint32_t num_frames,
                    uint32_t last_bytes, const struct outgoing *first, bool is_repeat) {
   const struct job *job = e->jobs[first->job];
@@ -94,12 +95,9 @@ static void commit(struct sml_aggregator_engine *e, struct sml_tx_burst *burst, 
   if (is_repeat || first->reducer == SML_REDUCE_TO_OWNER) {
     to += is_repeat ? first->rank : first->owner;
     num = 1;
-  } else if (job->fanout != NULL && !job->fanout->is_over) {
+  } else if (goes_to_group(job)) {
     to = job->fanout->targets;
     num = job->fanout->num_targets;
-  } else if (first->reducer == SML_REDUCE_COPY) {
-    to += first->owner + 1u;
-    num--;
   }
   e->options.io->ops->tx_commit(e->options.io, burst, num_frames, last_bytes, to, num);
 }
@@ -107,14 +105,13 @@ static void commit(struct sml_aggregator_engine *e, struct sml_tx_burst *burst, 
 static bool has_same_receivers(const struct outgoing *a, const struct outgoing *b, bool is_repeat) {
   if (a->job != b->job) return false;
   if (is_repeat) return a->rank == b->rank;
-  return a->owner == b->owner &&
-         (a->reducer == b->reducer || !(sml_has_owner(a->reducer) || sml_has_owner(b->reducer)));
+  const bool is_to_owner = a->reducer == SML_REDUCE_TO_OWNER;
+  return is_to_owner == (b->reducer == SML_REDUCE_TO_OWNER) && (!is_to_owner || a->owner == b->owner);
 }
 
 /* Sends a queue of frames in bursts. A burst goes on while receivers and size stay the same; its last frame may be
  * shorter. */
-static void flush(struct sml_aggregator_engine *e, const struct outgoing *queue, uint32_t num_queued,
-                  bool is_repeat) {
+static void flush(struct sml_aggregator_engine *e, const struct outgoing *queue, uint32_t num_queued, bool is_repeat) {
   struct sml_netio *io = e->options.io;
   const uint16_t flags = is_repeat ? SML_FLAG_RETRANSMISSION : 0;
   for (uint32_t i = 0; i < num_queued;) {
@@ -131,6 +128,8 @@ static void flush(struct sml_aggregator_engine *e, const struct outgoing *queue,
       if (next_bytes > frame_bytes) break;
       last_bytes = next_bytes;
       fill_result(e, burst.data + (size_t)num_frames * frame_bytes, next, flags);
+      if (next->reducer == SML_REDUCE_COPY && !is_repeat && !goes_to_group(job))
+        burst.not_for[num_frames] = (uint16_t)(next->owner + 1);
       num_frames++;
       i++;
     }
@@ -148,8 +147,8 @@ static int compare_owned(const void *a, const void *b) {
   return x->cell < y->cell ? -1 : 1;
 }
 
-/* The chunks of a row have different receivers. So that bursts are long, those of one owner leave together, in the
- * order of the stream, behind what all get. */
+/* The chunks of a row have different receivers. So that bursts are long, sums of one owner leave together, in the order
+ * of the stream, behind what all get; then copies, which those of one owner do not interrupt more than once. */
 static void gather_owned(struct sml_aggregator_engine *e) {
   uint32_t num_kept = 0, num_owned = 0;
   for (uint32_t i = 0; i < e->num_results; i++) {
@@ -185,8 +184,8 @@ static void count_drop(struct sml_aggregator_engine *e, enum sml_drop drop, cons
   sml_record_drop(recorder_of(e, h != NULL ? h->job : UINT16_MAX), e->now_ns, h, job ? slot_base_of(job) : 0, drop);
 }
 
-static void sum(struct sml_aggregator_engine *e, struct job *job, const struct sml_header *h,
-                const uint8_t *payload, uint32_t cell, bool is_first) {
+static void sum(struct sml_aggregator_engine *e, struct job *job, const struct sml_header *h, const uint8_t *payload,
+                uint32_t cell, bool is_first) {
   void *values = sml_aggregator_values(job->aggregator, cell);
   const struct sml_quant_kernels *k = e->options.kernels;
   const uint32_t num_lanes = sml_lanes_bytes_of(h) / 4;
@@ -202,15 +201,14 @@ static void sum(struct sml_aggregator_engine *e, struct job *job, const struct s
   else k->combine(values, payload, num_lanes, (enum sml_combine)(h->wire << 4 | h->reducer));
 }
 
-static void report_once(struct sml_aggregator_engine *e, const struct sml_header *h,
-                        const struct sml_decision *d) {
+static void report_once(struct sml_aggregator_engine *e, const struct sml_header *h, const struct sml_decision *d) {
   struct job *job = e->jobs[h->job];
   count_drop(e, d->drop, h);
   if (job->is_reported) return;
   job->is_reported = true;
   const bool is_mismatch = d->verdict == SML_VERDICT_MISMATCH;
   sml_engine_report(e, is_mismatch ? SML_EVENT_MISMATCH : SML_EVENT_JUMP, h->job, job->members.leads[h->rank],
-         job->members.leads[is_mismatch ? d->first_rank : h->rank], d->cell / 2);
+                    job->members.leads[is_mismatch ? d->first_rank : h->rank], d->cell / 2);
 }
 
 static void record_update(struct sml_aggregator_engine *e, const struct sml_header *h, const struct sml_decision *d) {
@@ -261,9 +259,7 @@ static void execute(struct sml_aggregator_engine *e, const struct sml_header *h,
   struct job *job = e->jobs[h->job];
   if (sml_recorder_takes_all(e->recorder)) record_update(e, h, d);
   switch (d->verdict) {
-    case SML_VERDICT_DROP:
-      count_drop(e, d->drop, h);
-      break;
+    case SML_VERDICT_DROP: count_drop(e, d->drop, h); break;
     case SML_VERDICT_FIRST:
     case SML_VERDICT_ADD:
       sum(e, job, h, payload, d->cell, d->verdict == SML_VERDICT_FIRST);
@@ -280,7 +276,8 @@ static void execute(struct sml_aggregator_engine *e, const struct sml_header *h,
       job->members.all[job->members.leads[h->rank]].traffic.num_repeats++;
       e->repeats[e->num_repeats++] = answer_of(job, h, d);
       record(e, SML_TRACE_RESULT_REPEATED, h->job,
-             (struct sml_record){.slot = (uint16_t)(d->cell / 2), .rank = h->rank,
+             (struct sml_record){.slot = (uint16_t)(d->cell / 2),
+                                 .rank = h->rank,
                                  .phase = sml_aggregator_phase(job->aggregator, d->cell)});
       if ((h->flags & SML_FLAG_DEAF) != 0 && job->fanout != NULL &&
           sml_fanout_add_deaf(job->fanout, h->rank, &job->members.peers[h->rank]))
@@ -294,9 +291,7 @@ static void execute(struct sml_aggregator_engine *e, const struct sml_header *h,
       report_blocked(e, h, d);
       break;
     case SML_VERDICT_MISMATCH:
-    case SML_VERDICT_JUMP:
-      report_once(e, h, d);
-      break;
+    case SML_VERDICT_JUMP: report_once(e, h, d); break;
   }
 }
 
@@ -381,8 +376,8 @@ static bool is_of_epoch(struct sml_aggregator_engine *e, const struct job *job, 
   if (job->epoch != h->epoch) return false;
   if (e->options.is_beside_switch && h->type == SML_PACKET_HELLO) return is_vouched(e, frame, h);
   const bool is_report = h->type == SML_PACKET_SWITCH_REPORT; /* take_frame() has checked its voucher */
-  const bool is_bare = e->options.is_switch_format && (h->flags & SML_FLAG_KEYED) == 0 &&
-                       (sml_wire_is_without_crc(h) || is_report);
+  const bool is_bare =
+      e->options.is_switch_format && (h->flags & SML_FLAG_KEYED) == 0 && (sml_wire_is_without_crc(h) || is_report);
   return is_bare || sml_wire_is_authentic(frame, h, &job->seal);
 }
 

@@ -27,7 +27,7 @@ static bool resize(struct sml_members *m, uint32_t room) {
   if (all != NULL) m->all = all;
   uint16_t *leads = realloc(m->leads, room * sizeof *leads);
   if (leads != NULL) m->leads = leads;
-  struct sml_addr *peers = realloc(m->peers, 2 * (size_t)room * sizeof *peers);
+  struct sml_addr *peers = realloc(m->peers, room * sizeof *peers);
   if (peers != NULL) m->peers = peers;
   if (all == NULL || leads == NULL || peers == NULL) return false;
   m->room = room;
@@ -83,7 +83,7 @@ void sml_members_seat(struct sml_members *m, const uint16_t *contributors) {
 }
 
 void sml_members_place(struct sml_members *m, uint32_t contributor, const struct sml_addr *addr) {
-  m->peers[contributor] = m->peers[m->num_contributors + contributor] = *addr;
+  m->peers[contributor] = *addr;
 }
 
 uint16_t sml_members_depart(struct sml_members *m, uint32_t rank) {

@@ -14,7 +14,7 @@ struct sml_member {
   bool has_nonce, is_registered, is_departed;
   struct sml_traffic traffic;
   _Atomic uint64_t num_contributions; /* one writer; relaxed: the control thread only looks whether it grows */
-  uint64_t mac; /* beside a switch: mac and port, as the switch wrote them into the HELLO */
+  uint64_t mac;                       /* beside a switch: mac and port, as the switch wrote them into the HELLO */
   uint16_t port;
   uint16_t mark; /* of a lead: 1 + index in the engine's marks; 0: none in this pass */
 };
@@ -22,16 +22,14 @@ struct sml_member {
 struct sml_members {
   struct sml_member *all; /* [num], room for `room` */
   uint16_t *leads;        /* [num_contributors]: the lowest rank of each, which sends for all of them */
-  /* [2 * num_contributors]: the leads' addresses, as a burst wants them. They stand here twice, so that all but one are
-   * neighbours */
-  struct sml_addr *peers;
+  struct sml_addr *peers; /* [num_contributors]: the leads' addresses, as a burst wants them */
   uint32_t world_size, num, room;
   uint32_t num_contributors; /* 0: not seated */
 };
 
 /* The list has room for at most so many times the ranks that have come (and for 4). */
 #define SML_MEMBERS_SLACK 4u
-#define SML_MEMBER_BYTES (sizeof(struct sml_member) + sizeof(uint16_t) + 2 * sizeof(struct sml_addr))
+#define SML_MEMBER_BYTES (sizeof(struct sml_member) + sizeof(uint16_t) + sizeof(struct sml_addr))
 
 /* The rank has come, or has come again with another nonce. False: no memory. */
 bool sml_members_expect(struct sml_members *members, uint32_t rank, uint64_t nonce);

@@ -25,13 +25,21 @@ struct sml_rx_frame {
   bool is_marked;              /* a queue on its way was long: ECN's Congestion Experienced (RFC 3168) */
 };
 
+#define SML_NETIO_BURST_FRAMES 64u
+
 /* A burst being filled: num_frames frames at data + i * frame_bytes. */
 struct sml_tx_burst {
   uint8_t *data;
   uint32_t frame_bytes;
-  uint32_t max_frames; /* room; 1 .. 64 */
+  uint32_t max_frames; /* room; 1 .. SML_NETIO_BURST_FRAMES */
   bool goes_apart;     /* the owner's wish: as plain datagrams, since a segmented send may be lost as one */
+  /* For each frame 1 + the index of the one peer of the commit that does not get it; 0: all get it. Frames that the
+   * same peer does not get lie behind each other. */
+  uint16_t not_for[SML_NETIO_BURST_FRAMES];
 };
+static inline bool sml_tx_is_for(const struct sml_tx_burst *burst, uint32_t frame, size_t peer) {
+  return burst->not_for[frame] != peer + 1;
+}
 
 struct sml_netio_stats {
   uint64_t rx_frames, rx_bytes, tx_frames, tx_bytes; /* datagram payload bytes */
@@ -65,8 +73,8 @@ struct sml_netio_ops {
    * frame, but none (max_frames 0) for another size. One burst at a time: a later reserve discards one
    * that was not committed. */
   void (*tx_reserve)(struct sml_netio *io, uint32_t frame_bytes, struct sml_tx_burst *burst_out);
-  /* Queues the first num_frames frames of the burst for each peer; the last frame has last_bytes (1 ..
-   * frame_bytes). No frames: it does nothing. `peers` must stay as it is until the tx_flush. */
+  /* Queues the first num_frames frames of the burst for each peer, but for what is not for it; the last frame has
+   * last_bytes (1 .. frame_bytes). No frames: it does nothing. `peers` must stay as it is until the tx_flush. */
   void (*tx_commit)(struct sml_netio *io, struct sml_tx_burst *burst, uint32_t num_frames, uint32_t last_bytes,
                     const struct sml_addr *peers, size_t num_peers);
   /* Sends what is queued, with as few system calls as possible. To be called before wait(); a tx_reserve

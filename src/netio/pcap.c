@@ -277,8 +277,9 @@ static void pcap_tx_commit(struct sml_netio *io, struct sml_tx_burst *burst, uin
   const uint64_t now_ns = num_frames > 0 && p->fd >= 0 ? real_ns() : 0;
   for (size_t k = 0; k < num_peers && p->fd >= 0; k++)
     for (uint32_t i = 0; i < num_frames; i++)
-      capture(p, burst->data + (size_t)i * burst->frame_bytes, i + 1 == num_frames ? last_bytes : burst->frame_bytes,
-              &peers[k], OUTBOUND, now_ns);
+      if (sml_tx_is_for(burst, i, k))
+        capture(p, burst->data + (size_t)i * burst->frame_bytes, i + 1 == num_frames ? last_bytes : burst->frame_bytes,
+                &peers[k], OUTBOUND, now_ns);
   sml_wrap_tx_commit(io, burst, num_frames, last_bytes, peers, num_peers);
 }
 

@@ -140,12 +140,13 @@ static bool put_frame(struct port *to, const struct sml_addr *from, const uint8_
 }
 
 /* With the hub's read lock. How many of the frames the port had room for. */
-static uint32_t put_frames(const struct port *p, struct port *to, const struct sml_tx_burst *burst, uint32_t num_frames,
-                           uint32_t last_bytes, uint64_t *num_bytes_out) {
+static uint32_t put_frames(const struct port *p, struct port *to, size_t peer, const struct sml_tx_burst *burst,
+                           uint32_t num_frames, uint32_t last_bytes, uint64_t *num_bytes_out) {
   uint32_t num_taken = 0;
   (void)pthread_mutex_lock(&to->lock);
   for (uint32_t i = 0; i < num_frames; i++) {
     const uint32_t num_bytes = i + 1 == num_frames ? last_bytes : burst->frame_bytes;
+    if (!sml_tx_is_for(burst, i, peer)) continue;
     if (!put_frame(to, &p->addr, burst->data + (size_t)i * burst->frame_bytes, num_bytes)) continue;
     num_taken++;
     *num_bytes_out += num_bytes;
@@ -156,18 +157,20 @@ static uint32_t put_frames(const struct port *p, struct port *to, const struct s
 }
 
 /* Sent once, whoever has room for it. */
+#define NOBODY (SIZE_MAX - 1)
 static uint32_t put_to_group(const struct port *p, uint16_t group, const struct sml_tx_burst *burst,
                              uint32_t num_frames, uint32_t last_bytes) {
   uint64_t ignored = 0;
   for (uint32_t i = 0; i < p->hub->num_members; i++)
     if (p->hub->members[i].group == group)
-      (void)put_frames(p, p->hub->members[i].port, burst, num_frames, last_bytes, &ignored);
+      (void)put_frames(p, p->hub->members[i].port, NOBODY, burst, num_frames, last_bytes, &ignored);
   return num_frames;
 }
 
 /* How many of the frames the peer had room for. */
-static uint32_t send_to(struct port *p, const struct sml_addr *peer, const struct sml_tx_burst *burst,
+static uint32_t send_to(struct port *p, const struct sml_addr *peers, size_t peer_idx, const struct sml_tx_burst *burst,
                         uint32_t num_frames, uint32_t last_bytes) {
+  const struct sml_addr *peer = &peers[peer_idx];
   const uint16_t number = sml_addr_port(peer);
   uint32_t num_taken = 0;
   if (sml_addr_family(peer) != SML_ADDR_FAMILY_MEM) return 0;
@@ -176,7 +179,7 @@ static uint32_t send_to(struct port *p, const struct sml_addr *peer, const struc
     num_taken = put_to_group(p, number, burst, num_frames, last_bytes);
     p->io.stats.tx_bytes += (uint64_t)(num_frames - 1) * burst->frame_bytes + last_bytes;
   } else if (p->hub->ports[number] != NULL) {
-    num_taken = put_frames(p, p->hub->ports[number], burst, num_frames, last_bytes, &p->io.stats.tx_bytes);
+    num_taken = put_frames(p, p->hub->ports[number], peer_idx, burst, num_frames, last_bytes, &p->io.stats.tx_bytes);
   }
   (void)pthread_rwlock_unlock(&p->hub->lock);
   return num_taken;
@@ -187,9 +190,10 @@ static void mem_tx_commit(struct sml_netio *io, struct sml_tx_burst *burst, uint
   if (num_frames == 0) return;
   SML_ASSERT(num_frames <= burst->max_frames && last_bytes > 0 && last_bytes <= burst->frame_bytes);
   for (size_t i = 0; i < num_peers; i++) {
-    const uint32_t num_taken = send_to(port_of(io), &peers[i], burst, num_frames, last_bytes);
+    const uint32_t num_taken = send_to(port_of(io), peers, i, burst, num_frames, last_bytes);
     io->stats.tx_frames += num_taken;
-    io->stats.tx_lost_frames += num_frames - num_taken;
+    for (uint32_t k = 0; k < num_frames; k++) io->stats.tx_lost_frames += sml_tx_is_for(burst, k, i);
+    io->stats.tx_lost_frames -= num_taken;
   }
 }
 

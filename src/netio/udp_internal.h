@@ -19,10 +19,10 @@
 #define SML_UDP_ECN_CAPABLE 2 /* ECT(0), and both bits set: Congestion Experienced (RFC 3168) */
 #define SML_UDP_ECN_MARKED 3
 
-#define SML_UDP_MAX_PAYLOAD_BYTES 65507u /* 65535 - IPv4 header - UDP header */
-#define SML_UDP_MAX_SEGMENTS 64u         /* the kernel's limit for one UDP_SEGMENT send */
-#define SML_UDP_BATCH_MESSAGES 64u       /* messages of one recvmmsg or sendmmsg */
-#define SML_UDP_RX_BUFFER_BYTES 65536u   /* no datagram, coalesced or not, is longer */
+#define SML_UDP_MAX_PAYLOAD_BYTES 65507u            /* 65535 - IPv4 header - UDP header */
+#define SML_UDP_MAX_SEGMENTS SML_NETIO_BURST_FRAMES /* the kernel's limit for one UDP_SEGMENT send */
+#define SML_UDP_BATCH_MESSAGES 64u                  /* messages of one recvmmsg or sendmmsg */
+#define SML_UDP_RX_BUFFER_BYTES 65536u              /* no datagram, coalesced or not, is longer */
 /* Buffers begin an odd number of cache lines apart: plain datagrams fill only their beginnings, which
  * at a distance of 64 KiB would all compete for the same sets of the caches. */
 #define SML_UDP_RX_STRIDE_BYTES (SML_UDP_RX_BUFFER_BYTES + 65u * 64u)
@@ -54,8 +54,8 @@ struct sml_udp_rx {
   struct sml_udp_control control[SML_UDP_BATCH_MESSAGES];
 };
 
-/* A committed burst. A message is the whole of it to one peer if segmented, else one frame to one peer,
- * peer by peer. */
+/* A committed burst. A message is the whole of it to one peer if segmented, else one frame to one peer, peer by peer.
+ * A frame that is not for a peer is left out of its message; a message without frames is none. */
 struct sml_udp_burst {
   uint8_t *data;
   uint32_t frame_bytes, num_frames, last_bytes;
@@ -64,15 +64,25 @@ struct sml_udp_burst {
   size_t next; /* the first message not yet taken or given up */
   bool is_segmented;
   bool has_polled;
-  struct sml_udp_control control; /* UDP_SEGMENT, for all its messages */
+  uint16_t not_for[SML_NETIO_BURST_FRAMES]; /* as in sml_tx_burst */
+  struct sml_udp_control control;           /* UDP_SEGMENT, for all its messages */
 };
+
+/* Where a message of a sendmmsg comes from. */
+struct sml_udp_origin {
+  struct sml_udp_burst *burst;
+  size_t message; /* its number there */
+  uint32_t num_frames, num_bytes;
+};
+#define SML_UDP_PIECES 2u /* of a burst in one message: before and behind what is not for its peer */
 
 struct sml_udp_tx {
   uint8_t *buffer; /* SML_UDP_TX_BUFFER_BYTES, filled burst behind burst */
   uint32_t used_bytes, num_bursts;
   struct sml_udp_burst bursts[SML_UDP_TX_BURSTS];
   struct mmsghdr messages[SML_UDP_BATCH_MESSAGES];
-  struct iovec iov[SML_UDP_BATCH_MESSAGES];
+  struct iovec iov[SML_UDP_BATCH_MESSAGES * SML_UDP_PIECES];
+  struct sml_udp_origin origins[SML_UDP_BATCH_MESSAGES];
 };
 
 /* A socket of its own for each group: bound to the group's address, it gets nothing else. */

@@ -30,37 +30,64 @@ static size_t num_messages_of(const struct sml_udp_burst *b) {
   return b->is_segmented ? b->num_peers : b->num_peers * b->num_frames;
 }
 
-static uint32_t frames_of_message(const struct sml_udp_burst *b) {
-  return b->is_segmented ? b->num_frames : 1;
-}
-
 /* From the next message on. */
 static void make_plain(struct sml_udp_burst *b) {
-  b->peers += b->next;
-  b->num_peers -= b->next;
-  b->next = 0;
+  b->next *= b->num_frames;
   b->is_segmented = false;
 }
 
-static struct iovec message_data(const struct sml_udp_burst *b, size_t message) {
-  const uint32_t last = b->num_frames - 1;
-  if (b->is_segmented)
-    return (struct iovec){.iov_base = b->data, .iov_len = (size_t)last * b->frame_bytes + b->last_bytes};
-  const uint32_t frame = (uint32_t)(message % b->num_frames);
-  return (struct iovec){.iov_base = b->data + (size_t)frame * b->frame_bytes,
-                        .iov_len = frame == last ? b->last_bytes : b->frame_bytes};
+static size_t peer_of_message(const struct sml_udp_burst *b, size_t message) {
+  return b->is_segmented ? message : message / b->num_frames;
 }
 
-static void fill_message(struct sml_udp_tx *tx, uint32_t at, struct sml_udp_burst *b, size_t message) {
-  const struct sml_addr *peer = &b->peers[b->is_segmented ? message : message / b->num_frames];
-  tx->iov[at] = message_data(b, message);
+/* Frames [first, end), if there are any, are one more piece. */
+static uint32_t add_piece(const struct sml_udp_burst *b, uint32_t first, uint32_t end, struct iovec *pieces,
+                          uint32_t num_pieces) {
+  if (first >= end) return num_pieces;
+  const size_t last_bytes = end == b->num_frames ? b->last_bytes : b->frame_bytes;
+  pieces[num_pieces] = (struct iovec){.iov_base = b->data + (size_t)first * b->frame_bytes,
+                                      .iov_len = (size_t)(end - 1 - first) * b->frame_bytes + last_bytes};
+  return num_pieces + 1;
+}
+
+/* The frames of a message: how many pieces they are in, at most SML_UDP_PIECES. */
+static uint32_t find_pieces(const struct sml_udp_burst *b, size_t message, struct iovec *pieces,
+                            uint32_t *num_frames_out) {
+  const size_t not_for = 1 + peer_of_message(b, message);
+  const uint32_t first = b->is_segmented ? 0 : (uint32_t)(message % b->num_frames);
+  const uint32_t end = b->is_segmented ? b->num_frames : first + 1;
+  uint32_t gap = first, behind;
+  while (gap < end && b->not_for[gap] != not_for) gap++;
+  behind = gap;
+  while (behind < end && b->not_for[behind] == not_for) behind++;
+  *num_frames_out = end - first - (behind - gap);
+  return add_piece(b, behind, end, pieces, add_piece(b, first, gap, pieces, 0));
+}
+
+static uint32_t num_frames_of(const struct sml_udp_burst *b, size_t message) {
+  struct iovec pieces[SML_UDP_PIECES];
+  uint32_t num_frames;
+  (void)find_pieces(b, message, pieces, &num_frames);
+  return num_frames;
+}
+
+/* False: it has no frames. */
+static bool fill_message(struct sml_udp_tx *tx, uint32_t at, struct sml_udp_burst *b, size_t message) {
+  const struct sml_addr *peer = &b->peers[peer_of_message(b, message)];
+  struct iovec *pieces = &tx->iov[at * SML_UDP_PIECES];
+  struct sml_udp_origin *origin = &tx->origins[at];
+  *origin = (struct sml_udp_origin){.burst = b, .message = message};
+  const uint32_t num_pieces = find_pieces(b, message, pieces, &origin->num_frames);
+  for (uint32_t i = 0; i < num_pieces; i++) origin->num_bytes += (uint32_t)pieces[i].iov_len;
+  if (num_pieces == 0) return false;
   tx->messages[at].msg_hdr = (struct msghdr){.msg_name = (void *)(uintptr_t)peer->bytes,
                                              .msg_namelen = peer->num_bytes,
-                                             .msg_iov = &tx->iov[at],
-                                             .msg_iovlen = 1};
-  if (!b->is_segmented) return;
+                                             .msg_iov = pieces,
+                                             .msg_iovlen = num_pieces};
+  if (!b->is_segmented) return true;
   tx->messages[at].msg_hdr.msg_control = b->control.bytes;
   tx->messages[at].msg_hdr.msg_controllen = CMSG_SPACE(sizeof(uint16_t));
+  return true;
 }
 
 /* As many messages as one call takes, of as many bursts as that needs. */
@@ -70,7 +97,7 @@ static uint32_t fill_messages(struct sml_udp *u, struct sml_udp_burst *bursts, u
     if (b->is_segmented && !u->is_segmenting) make_plain(b);
     for (size_t m = b->next; m < num_messages_of(b); m++) {
       if (num == SML_UDP_BATCH_MESSAGES) return num;
-      fill_message(&u->tx, num++, b, m);
+      num += fill_message(&u->tx, num, b, m);
     }
   }
   return num;
@@ -82,12 +109,11 @@ static int send_some(struct sml_udp *u, struct sml_udp_burst *bursts, uint32_t n
   u->io.stats.system_calls++;
   const int num_taken = sendmmsg(u->socket_fd, u->tx.messages, num, MSG_DONTWAIT);
   if (num_taken <= 0) return num_taken < 0 ? errno : EAGAIN;
-  struct sml_udp_burst *b = bursts;
   for (int i = 0; i < num_taken; i++) {
-    while (b->next == num_messages_of(b)) b++;
-    u->io.stats.tx_bytes += u->tx.iov[i].iov_len;
-    u->io.stats.tx_frames += frames_of_message(b);
-    b->next++;
+    const struct sml_udp_origin *origin = &u->tx.origins[i];
+    u->io.stats.tx_bytes += origin->num_bytes;
+    u->io.stats.tx_frames += origin->num_frames;
+    origin->burst->next = origin->message + 1;
   }
   return 0;
 }
@@ -96,11 +122,10 @@ static void lose_messages(struct sml_udp *u, struct sml_udp_burst *b, size_t num
   struct sml_netio_stats *stats = &u->io.stats;
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
-  stats->tx_lost_frames += (uint64_t)num * frames_of_message(b);
   stats->tx_error = error;
-  stats->tx_error_to = b->peers[b->is_segmented ? b->next : b->next / b->num_frames];
+  stats->tx_error_to = b->peers[peer_of_message(b, b->next)];
   stats->tx_error_ns = (uint64_t)now.tv_sec * SML_NS_PER_S + (uint64_t)now.tv_nsec;
-  b->next += num;
+  for (; num > 0; num--) stats->tx_lost_frames += num_frames_of(b, b->next++);
 }
 
 /* The socket's send buffer is full. Waiting once a burst, shortly, is worth it: a burst is much work to
@@ -120,6 +145,7 @@ static void handle_full_queue(struct sml_udp *u, struct sml_udp_burst *b, int er
 static bool transmit(struct sml_udp *u, struct sml_udp_burst *bursts, uint32_t num_bursts, uint32_t *num_done) {
   while (*num_done < num_bursts) {
     struct sml_udp_burst *b = &bursts[*num_done];
+    while (b->next < num_messages_of(b) && num_frames_of(b, b->next) == 0) b->next++;
     if (b->next == num_messages_of(b)) {
       (*num_done)++;
       continue;
@@ -139,7 +165,7 @@ static bool transmit_plain(struct sml_udp *u, struct sml_udp_burst *whole) {
   uint32_t num_done = 0;
   whole->next++;
   make_plain(&plain);
-  plain.num_peers = 1;
+  plain.num_peers = plain.next / plain.num_frames + 1;
   const uint64_t num_before = u->io.stats.tx_frames;
   (void)transmit(u, &plain, 1, &num_done);
   whole->has_polled = plain.has_polled;
@@ -193,6 +219,7 @@ void sml_udp_tx_commit(struct sml_netio *io, struct sml_tx_burst *burst, uint32_
                               .peers = peers,
                               .num_peers = num_peers,
                               .is_segmented = num_frames > 1 && u->is_segmenting && !burst->goes_apart};
+  memcpy(b->not_for, burst->not_for, num_frames * sizeof b->not_for[0]);
   if (b->is_segmented) set_segment_bytes(&b->control, (uint16_t)burst->frame_bytes);
   u->tx.used_bytes += (uint32_t)sml_align_up((num_frames - 1) * burst->frame_bytes + last_bytes, 64);
 }

@@ -22,6 +22,7 @@ static struct {
   uint64_t num_bytes;
   uint8_t peer_of_message[4096]; /* first byte of the name */
   uint16_t segment_bytes[4096];  /* 0: plain */
+  uint8_t frames[8][64];         /* how often a peer was sent a frame: frames of 100 bytes have their numbers in each */
 } kernel;
 
 static void script(const int *answers, size_t num) {
@@ -49,9 +50,15 @@ int scripted_sendmmsg(int fd, struct mmsghdr *messages, unsigned int num, int fl
       memcpy(&kernel.segment_bytes[kernel.num_messages], CMSG_DATA(c), sizeof kernel.segment_bytes[0]);
       kernel.num_segmented++;
     }
-    assert_int_equal(m->msg_iovlen, 1);
-    kernel.num_bytes += m->msg_iov->iov_len;
-    kernel.peer_of_message[kernel.num_messages++] = *(const uint8_t *)m->msg_name;
+    assert_in_range(m->msg_iovlen, 1, SML_UDP_PIECES);
+    const uint8_t peer = *(const uint8_t *)m->msg_name;
+    for (size_t piece = 0; piece < m->msg_iovlen; piece++) {
+      const struct iovec *data = &m->msg_iov[piece];
+      kernel.num_bytes += data->iov_len;
+      for (size_t at = 0; at < data->iov_len && peer < 8; at += 100)
+        kernel.frames[peer][((const uint8_t *)data->iov_base)[at] % 64]++;
+    }
+    kernel.peer_of_message[kernel.num_messages++] = peer;
   }
   return (int)taken;
 }
@@ -142,6 +149,58 @@ static void test_some_bursts_go_apart(void **state) {
   free(udp.tx.buffer);
   expect(0, 1, 0, 4);
   assert_int_equal(udp.io.stats.tx_frames, 70);
+}
+
+/* Ten frames: each peer gets all but its own, once, and the last peer, whose they all but are, gets none. */
+static void commit_partly(bool is_segmenting, const uint16_t not_for[10], uint64_t num_lost) {
+  struct sml_tx_burst burst;
+  uint64_t num_frames = 0, num_sent = 0;
+  begin(is_segmenting);
+  sml_udp_tx_reserve(&udp.io, 100, &burst);
+  for (uint32_t i = 0; i < 10; i++) {
+    memset(burst.data + (size_t)100 * i, (int)i, 100);
+    burst.not_for[i] = not_for[i];
+  }
+  sml_udp_tx_commit(&udp.io, &burst, 10, 40, peers, 4);
+  for (uint32_t i = 0; i < 10; i++)
+    for (size_t peer = 0; peer < 4; peer++) num_frames += sml_tx_is_for(&burst, i, peer);
+  sml_udp_tx_flush(&udp.io);
+  free(udp.tx.buffer);
+  for (uint32_t i = 0; i < 10; i++)
+    for (size_t peer = 0; peer < 4; peer++) {
+      assert_in_range(kernel.frames[peer][i], 0, sml_tx_is_for(&burst, i, peer) ? 1 : 0);
+      num_sent += kernel.frames[peer][i];
+    }
+  assert_int_equal(num_sent, num_frames - num_lost);
+  assert_int_equal(udp.io.stats.tx_frames, num_sent);
+  assert_int_equal(udp.io.stats.tx_lost_frames, num_lost);
+  assert_int_equal(udp.io.stats.tx_bytes, kernel.num_bytes);
+}
+
+static void test_frames_that_are_not_for_a_peer(void **state) {
+  (void)state;
+  static const uint16_t bursts[][10] = {
+      {0, 1, 1, 2, 2, 3, 3, 3, 0, 4},                                  /* begin, middle, end */
+      {1, 1, 2, 2, 2, 2, 4, 4, 4, 4}, {4, 4, 4, 4, 4, 4, 4, 4, 4, 4},  /* nothing for the last peer */
+      {1, 1, 1, 1, 1, 1, 1, 1, 1, 1},                                  /* nor for the first one */
+      {0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, {2, 1, 0, 4, 3, 5, 5, 5, 9, 9}}; /* peers that are not of this commit */
+  for (size_t i = 0; i < SML_ARRAY_LEN(bursts); i++) {
+    SCRIPT(ALL);
+    commit_partly(true, bursts[i], 0);
+    SCRIPT(ALL);
+    commit_partly(false, bursts[i], 0);
+    SCRIPT(1); /* taken one by one */
+    commit_partly(true, bursts[i], 0);
+    SCRIPT(3, 2, 1);
+    commit_partly(false, bursts[i], 0);
+    SCRIPT(1, -EIO, ALL); /* segmentation is refused in the middle */
+    commit_partly(true, bursts[i], 0);
+    assert_false(udp.is_segmenting);
+  }
+  SCRIPT(1, -EMSGSIZE, ALL); /* the second peer's 8 frames are lost */
+  commit_partly(true, bursts[0], 8);
+  SCRIPT(2, -EAGAIN); /* the third one's 7, the fourth one's 9 */
+  commit_partly(true, bursts[0], 16);
 }
 
 static void test_taken_in_part(void **state) {
@@ -306,6 +365,7 @@ static void test_room(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_all_is_taken),
                                      cmocka_unit_test(test_some_bursts_go_apart),
+                                     cmocka_unit_test(test_frames_that_are_not_for_a_peer),
                                      cmocka_unit_test(test_taken_in_part),
                                      cmocka_unit_test(test_full_queue),
                                      cmocka_unit_test(test_unreachable_peers),
