@@ -59,7 +59,7 @@ static void expect(const struct sml_nh_key *key, const uint8_t *message, size_t 
 
 /* Messages in memory of exactly their length, so that a sanitizer sees a read beyond it. */
 static void check(struct sml_prng *prng, const struct sml_nh_key *key, size_t num_bytes) {
-  uint8_t *message = malloc(num_bytes + 1), *digests = malloc(sml_nh_num_runs(num_bytes) * SML_NH_DIGEST_BYTES + 1);
+  uint8_t *message = calloc(num_bytes + 1, 1), *digests = malloc(sml_nh_num_runs(num_bytes) * SML_NH_DIGEST_BYTES + 1);
   for (size_t i = 0; i < num_bytes; i++) message[i] = (uint8_t)sml_prng_next(prng);
   sml_nh(key, message, num_bytes, digests);
   if (!has_clean_vectors()) fail_msg("%zu bytes leave wide vectors", num_bytes);
