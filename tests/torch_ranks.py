@@ -250,8 +250,11 @@ def start(timeout_s=60):
 
 def leave(dist, *_held):
     """Ends a rank that has Gloo groups of torch's own, which the caller holds until here: torch 1.13 frees one by joining
-    its threads with the interpreter's lock held, and one of them may want that lock to drop the last call's tensors."""
+    its threads with the interpreter's lock held, and one of them may want that lock to drop the last call's tensors.
+    Models hold groups too, which are left here as at any end of a program: rank 0 has a part of the aggregation."""
     dist.destroy_process_group()
+    if "switchml.process" in sys.modules:
+        sys.modules["switchml.process"].Process.at_exit()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
