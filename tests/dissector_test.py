@@ -231,7 +231,7 @@ def test_the_control_connection():
                    + text(b"tenant") + struct.pack(">QQQQIQQIII", 1, 2, 5, 4, 8928, 3, 4, 1, 0, 2)
                    + text(b"10.0.0.1:48879 10.0.0.2:48879"))
     abort = message(7, struct.pack(">iIHH", -11, 2, 0, 3) + text(b"rank 3 was lost"), mac=bytes(range(8)))
-    refuse = message(10, struct.pack(">i", -8) + text(b"speak version 9"), version=9)
+    refuse = message(10, struct.pack(">i", -8) + text(b"speak version 10"), version=10)
     with tempfile.TemporaryDirectory(prefix="switchml-pcap-") as folder:
         path = os.path.join(folder, "control.pcap")
         write_stream(path, [(join[:50], True), (join[50:], True), (message(11, bytes(range(16))), False),
@@ -241,7 +241,7 @@ def test_the_control_connection():
         for name in ("JOIN", "CHALLENGE", "AUTH", "HEARTBEAT", "ABORT", "REFUSE", "GOODBYE"):
             assert f"SwitchML control: {name}" in out, (name, out)
         for field in ("job: train", "rank: 3", "world_size: 4", "key_name: tenant", "combining: 1", "rank 1: 3",
-                      "aggregators: 10.0.0.1:48879 10.0.0.2:48879", "detail: rank 3 was lost", "detail: speak version 9", "MAC: 0x0001020304050607"):
+                      "aggregators: 10.0.0.1:48879 10.0.0.2:48879", "detail: rank 3 was lost", "detail: speak version 10", "MAC: 0x0001020304050607"):
             assert field in out, (field, out)
         odd = tshark(path, "-Y", "_ws.expert", "-T", "fields", "-e", "_ws.expert.message")
         assert odd.count("does not end where its fields do") == 1 and "Malformed" not in out, odd

@@ -32,7 +32,7 @@
 #include "base/base.h"
 
 #define SML_CTL_MAGIC 0x534d4c31u /* "SML1" */
-#define SML_CTL_VERSION 9
+#define SML_CTL_VERSION 10
 #define SML_CTL_FRAME_BYTES 12u
 #define SML_CTL_MAX_BODY 8448u /* START of the largest world */
 #define SML_MAX_LANES 16u

@@ -211,7 +211,7 @@ static sml_status submit(struct sml_job *job, struct sml_batch_buffer *b) {
 
 sml_status sml_batch_note(struct sml_batch *batch, struct sml_operation *op, bool *is_noted_out) {
   *is_noted_out = false;
-  if (atomic_load_explicit(&batch->depth, memory_order_relaxed) == 0) return SML_OK;
+  if (!sml_batch_is_begun(batch)) return SML_OK;
   const struct sml_operation_plan *plan = &op->engine.plan;
   const bool is_sum_of_lanes = plan->block_elems == 0 && plan->wire_reducer == 0 && plan->way == SML_REDUCE_SUM;
   if (plan->num_elems == 0 || !is_sum_of_lanes || lanes_of(op) > SML_BATCH_MEMBER_LANES) return SML_OK;

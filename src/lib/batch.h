@@ -29,6 +29,11 @@ struct sml_batch {
   struct sml_batch_buffer *unused; /* memory of earlier ones, until the job is destroyed */
 };
 
+/* Whether one was begun, and not ended: the same on all ranks at the same call. */
+static inline bool sml_batch_is_begun(const struct sml_batch *batch) {
+  return atomic_load_explicit(&batch->depth, memory_order_relaxed) > 0;
+}
+
 /* Whether the operation, which was prepared and needs other ranks, was noted: then it is submitted with others. On
  * failure it was not. */
 sml_status sml_batch_note(struct sml_batch *batch, struct sml_operation *operation, bool *is_noted_out);

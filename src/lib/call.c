@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A call becomes an operation: what is asked for is checked, a plan is made of it, and it goes its way. */
+#include <stdlib.h>
+
 #include "lib/at_once.h"
 #include "lib/batch.h"
 #include "lib/exact_operation.h"
+#include "lib/gathered.h"
 #include "lib/operation.h"
 #include "lib/uncancelled.h"
 #include "meet/types.h"
@@ -119,9 +122,34 @@ static void take_blocks_off(struct sml_operation_plan *plan) {
   plan->block_elems = plan->elem_lanes = plan->lane_elems = 0;
 }
 
-/* For whom it sums, other than where its caller wants the sum as it is. */
-static sml_status attach(struct sml_operation *op, struct sml_call *call, const sml_operation_options *o,
-                         const struct sml_operation_plan *plan) {
+/* In a batch small sums share packets as they are. */
+static bool is_gathered(sml_job *job, const struct sml_operation_plan *plan, bool is_exact) {
+  const struct sml_job_shape *shape = sml_job_shape(job);
+  return sml_gathered_takes(&shape->formats, shape->world_size, plan, is_exact) && !sml_job_sums_in_memory(job) &&
+         !sml_batch_is_begun(sml_job_batch(job));
+}
+
+static sml_status gather(const struct sml_job_shape *shape, struct sml_operation *op, struct sml_call *call,
+                         bool is_exact, struct sml_operation_plan *plan) {
+  if (op->gathered_room == NULL)
+    op->gathered_room = aligned_alloc(_Alignof(struct sml_gathered), sizeof(struct sml_gathered));
+  op->gathered = op->gathered_room;
+  if (op->gathered == NULL) return sml_fail(SML_ERR_NO_MEMORY, "no memory for the inputs of a small sum");
+  if (is_exact) take_blocks_off(plan);
+  const struct sml_gathered_call gathered = {.rank = shape->rank,
+                                             .num_ranks = shape->world_size,
+                                             .kernels = op->context->settings.kernels,
+                                             .in = call->in,
+                                             .out = call->out,
+                                             .is_exact = is_exact};
+  sml_gathered_begin(op->gathered, &gathered, plan);
+  call->in = call->out = op->gathered->lanes;
+  return SML_OK;
+}
+
+/* For whom it sums, other than where its caller wants the sum as it is; and how, where the plan becomes another. */
+static sml_status attach(sml_job *job, struct sml_operation *op, struct sml_call *call,
+                         const sml_operation_options *o, struct sml_operation_plan *plan) {
   if (plan->num_elems != call->count) {
     op->tensors =
         sml_tensors_fill(o, call->in, call->out, call->count, sml_format_elem_bytes((uint32_t)call->type));
@@ -129,7 +157,8 @@ static sml_status attach(struct sml_operation *op, struct sml_call *call, const 
     call->in = call->out = op->tensors->filled;
   }
   op->collective = call->collective;
-  return SML_OK;
+  const bool is_exact = wants_exact(sml_job_shape(job), o);
+  return is_gathered(job, plan, is_exact) ? gather(sml_job_shape(job), op, call, is_exact, plan) : SML_OK;
 }
 
 sml_status sml_operation_call(sml_job *job, struct sml_call *call, sml_operation **operation_out) {
@@ -150,7 +179,7 @@ sml_status sml_operation_call(sml_job *job, struct sml_call *call, sml_operation
   struct sml_operation *op = NULL;
   if (status == SML_OK) status = sml_operation_take(job, &op);
   if (status != SML_OK) return status;
-  status = attach(op, call, &o, &plan);
+  status = attach(job, op, call, &o, &plan);
   bool is_noted = false;
   uint64_t look_ns = 0;
   if (status == SML_OK) {

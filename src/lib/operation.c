@@ -7,6 +7,7 @@
 
 #include "base/thread.h"
 #include "lib/at_once.h"
+#include "lib/gathered.h"
 #include "lib/job.h"
 #include "lib/tensors.h"
 #include "lib/trace.h"
@@ -36,8 +37,10 @@ static void free_codes(struct sml_operation *op) {
 }
 
 void sml_operations_destroy(struct sml_context *context) {
-  for (uint32_t i = 0; context->operations != NULL && i < context->settings.num_operations; i++)
+  for (uint32_t i = 0; context->operations != NULL && i < context->settings.num_operations; i++) {
     free_codes(&context->operations[i]);
+    free(context->operations[i].gathered_room);
+  }
   free(context->operations);
 }
 
@@ -66,12 +69,27 @@ void sml_operation_describe(const struct sml_operation *op, char *text, size_t t
 
 /* ---- what each kind does ---- */
 
+/* As its caller counts. */
+static uint64_t num_elems_of(const struct sml_operation *op) {
+  if (op->tensors != NULL) return op->tensors->count;
+  return op->gathered != NULL ? op->gathered->count : op->engine.plan.num_elems;
+}
+
+/* What its caller sums. */
+static sml_type type_of(const struct sml_operation *op) {
+  return (sml_type)(op->gathered != NULL ? op->gathered->type : op->engine.plan.type);
+}
+
+static sml_reduction reduction_of(const struct sml_operation *op) {
+  return (sml_reduction)(op->gathered != NULL ? op->gathered->reduction : op->engine.plan.reduction);
+}
+
 static void trace(const struct sml_job *job, const struct sml_operation *op, const char *what,
                   enum sml_trace_event event, uint64_t now_ns) {
   char text[96];
   sml_job_record_locked(job,
                         (struct sml_record){.event = (uint16_t)event,
-                                            .chunk = (uint32_t)sml_min_u64(op->engine.plan.num_elems, UINT32_MAX),
+                                            .chunk = (uint32_t)sml_min_u64(num_elems_of(op), UINT32_MAX),
                                             .value = op->engine.plan.number},
                         now_ns);
   if (job->context->settings.log_level < SML_LIB_LOG_TRACE) return;
@@ -89,11 +107,6 @@ void sml_operation_publish_end_locked(struct sml_job *job, struct sml_operation 
 
 /* ---- operations of callers, and replays ---- */
 
-/* As its caller counts. */
-static uint64_t num_elems_of(const struct sml_operation *op) {
-  return op->tensors != NULL ? op->tensors->count : op->engine.plan.num_elems;
-}
-
 static void describe(const struct sml_operation *op, char *text, size_t text_bytes) {
   const struct sml_operation_plan *plan = &op->engine.plan;
   const struct sml_collective *c = op->collective;
@@ -102,11 +115,12 @@ static void describe(const struct sml_operation *op, char *text, size_t text_byt
              (unsigned long long)c->num_bytes);
   else
     snprintf(text, text_bytes, "operation %llu (%s%s%s %s, %llu elements)", (unsigned long long)plan->number,
-             c != NULL ? c->name : "", c != NULL ? ": " : "", sml_type_name((sml_type)plan->type),
-             sml_reduction_name((sml_reduction)plan->reduction), (unsigned long long)num_elems_of(op));
+             c != NULL ? c->name : "", c != NULL ? ": " : "", sml_type_name(type_of(op)),
+             sml_reduction_name(reduction_of(op)), (unsigned long long)num_elems_of(op));
 }
 
 static void store(struct sml_operation *op) {
+  if (op->gathered != NULL) sml_gathered_store(op->gathered);
   if (op->tensors != NULL) sml_tensors_store(op->tensors);
   if (op->collective != NULL) sml_collective_store(op->collective);
 }
@@ -115,7 +129,7 @@ static void end_for_caller(struct sml_job *job, struct sml_operation *op, bool i
   const sml_status status = is_ok ? SML_OK : job->state.error.status;
   if (is_ok) {
     job->operations_completed++;
-    job->tensor_bytes += num_elems_of(op) * sml_format_elem_bytes(op->engine.plan.type);
+    job->tensor_bytes += num_elems_of(op) * sml_format_elem_bytes((uint32_t)type_of(op));
   } else {
     job->operations_failed++;
   }
@@ -131,6 +145,7 @@ static void give_back_to_pool(struct sml_operation *op) {
   free(op->collective);
   op->tensors = NULL;
   op->collective = NULL;
+  op->gathered = NULL;
   pthread_mutex_lock(&context->lock);
   op->next_free = context->free_operations;
   context->free_operations = op;

@@ -49,6 +49,8 @@ struct sml_operation {
   _Atomic uint64_t returned_ns; /* from the call of a middle-sized one, which nobody has waited for yet; else 0 */
   uint32_t num_waiters;
   struct sml_tensors *tensors;   /* filled up, if they are: engine.in and out; NULL: the caller's */
+  struct sml_gathered *gathered; /* ranks gather its input; NULL: they do not */
+  struct sml_gathered *gathered_room; /* for the next one of which that is so: it stays with the pool's entry */
   struct sml_collective *collective; /* owned: what it does beside its sum; NULL: it is an all-reduce, or a replay */
   struct sml_retained *retained; /* the input that is read, if the job keeps inputs */
   /* SML_IN_PROGRESS until it ended: release by its end, acquire by test; the buffers follow it. */

@@ -206,7 +206,7 @@ DissectorTable.get("udp.port"):add_for_decode_as(p)
 -- ---- the control connection ----
 
 local CONTROL_MAGIC = 0x534d4c31
-local CONTROL_VERSION = 9
+local CONTROL_VERSION = 10
 local CONTROL_HEADER_BYTES = 12
 local CONTROL_MAC_BYTES = 8
 local CONTROL_HAS_MAC = 0x8000
