@@ -526,9 +526,9 @@ static void watch_result(struct sim_wire *w, struct lane *lane, const struct fra
   w->counts.one_way += is_one_way(lane, slot);
   if (f->flags & FLAG_RETRANSMISSION) w->counts.repeats++;
   const bool is_fence = is_one_way(lane, slot) && f->reducer == 1 && f->chunk == FENCE;
-  /* R218: the first update of a fence that comes when a later one is complete is dropped, so the one before it is still
-   * the cell's, and a late question about that is answered. */
-  if (is_fence && f->phase < c->phase && c->seen != all && (f->flags & FLAG_RETRANSMISSION) != 0) return;
+  /* R218: updates of a fence are dropped that come when a later one is complete, perhaps all of them. It has no result
+   * then: the one before it is still the cell's, and a late question about that is answered. */
+  if (is_fence && f->phase < c->phase && !c->has_result && (f->flags & FLAG_RETRANSMISSION) != 0) return;
   if (f->phase != c->phase || (c->seen != all && !is_fence)) {
     sim_fail("wire",
              "a result of slot %u phase %u of epoch %08x is sent, but the slot is in phase %u with %u of %u "
