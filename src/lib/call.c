@@ -125,7 +125,9 @@ static void take_blocks_off(struct sml_operation_plan *plan) {
 /* In a batch small sums share packets as they are. */
 static bool is_gathered(sml_job *job, const struct sml_operation_plan *plan, bool is_exact) {
   const struct sml_job_shape *shape = sml_job_shape(job);
-  return sml_gathered_takes(&shape->formats, shape->world_size, plan, is_exact) && !sml_job_sums_in_memory(job) &&
+  const struct sml_gathered_job of_job = {
+      .formats = &shape->formats, .num_ranks = shape->world_size, .rtt_ns = shape->rtt_ns};
+  return sml_gathered_takes(&of_job, plan, is_exact) && !sml_job_sums_in_memory(job) &&
          !sml_batch_is_begun(sml_job_batch(job));
 }
 

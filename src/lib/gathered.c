@@ -10,13 +10,16 @@ static size_t part_bytes(const struct sml_operation_plan *plan) {
   return sml_align_up(plan->num_elems * sml_format_elem_bytes(plan->type), PART_ALIGN);
 }
 
-bool sml_gathered_takes(const struct sml_format_options *formats, uint32_t num_ranks,
-                        const struct sml_operation_plan *plan, bool is_exact) {
-  const uint64_t n = num_ranks, most_bytes = is_exact ? SML_GATHERED_EXACT_BYTES : SML_GATHERED_BYTES;
-  const bool may_be = plan->block_elems != 0 && plan->way == SML_REDUCE_SUM && n > 1 && !formats->is_of_switch;
-  if (!may_be || plan->num_elems == 0 || plan->num_elems > most_bytes || n * part_bytes(plan) > most_bytes)
-    return false;
-  return n * sml_div_ceil(n * part_bytes(plan), formats->chunk_bytes) <= SML_GATHERED_CHUNKS;
+bool sml_gathered_takes(const struct sml_gathered_job *job, const struct sml_operation_plan *plan, bool is_exact) {
+  const uint64_t n = job->num_ranks, chunk_bytes = job->formats->chunk_bytes;
+  const bool may_be = plan->block_elems != 0 && plan->way == SML_REDUCE_SUM && !job->formats->is_of_switch;
+  if (!may_be || n < 2 || n > SML_GATHERED_MAX_RANKS) return false;
+  if (plan->num_elems == 0 || plan->num_elems > SML_GATHERED_EXACT_BYTES) return false;
+  const uint64_t all_bytes = n * part_bytes(plan), num_chunks = n * sml_div_ceil(all_bytes, chunk_bytes);
+  if (all_bytes > SML_GATHERED_EXACT_BYTES) return false;
+  const uint64_t path_bytes = sml_min_u64(job->rtt_ns / 10, SML_GATHERED_PATH_BYTES);
+  const bool is_small = is_exact || all_bytes <= SML_GATHERED_BYTES;
+  return (is_small && num_chunks <= SML_GATHERED_CHUNKS) || num_chunks * chunk_bytes <= path_bytes;
 }
 
 /* Lanes have the elements in order, lower bits first, whatever this machine's order of bytes is. Elements become lanes,
@@ -55,7 +58,7 @@ static uint64_t make_key(const struct sml_operation_plan *plan) {
 
 void sml_gathered_begin(struct sml_gathered *g, const struct sml_gathered_call *call, struct sml_operation_plan *plan) {
   const size_t all_bytes = call->num_ranks * part_bytes(plan);
-  SML_ASSERT(all_bytes <= sizeof g->lanes && call->num_ranks <= SML_GATHERED_CHUNKS);
+  SML_ASSERT(all_bytes <= sizeof g->lanes && call->num_ranks <= SML_GATHERED_MAX_RANKS);
   g->format = sml_engine_format(plan);
   g->kernels = call->kernels;
   g->out = call->out;
@@ -78,7 +81,7 @@ void sml_gathered_store(struct sml_gathered *g) {
   const struct sml_format *f = g->format;
   const bool average = g->reduction == SML_FORMAT_AVG;
   const size_t at_once = g->is_exact || !f->reduces_blocks ? SML_BLOCK_ELEMS : g->count;
-  const void *in[SML_GATHERED_CHUNKS];
+  const void *in[SML_GATHERED_MAX_RANKS];
   from_lanes(g->lanes, g->num_ranks * g->part_bytes, f->elem_bytes);
   for (size_t done = 0; done < g->count; done += at_once) {
     const size_t num = (size_t)sml_min_u64(at_once, g->count - done);

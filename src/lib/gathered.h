@@ -10,7 +10,10 @@
 /* All inputs have so many bytes, at most. In exact mode more is saved: an operation for codes before that for limbs. */
 #define SML_GATHERED_BYTES (4u << 10)
 #define SML_GATHERED_EXACT_BYTES (32u << 10)
-#define SML_GATHERED_CHUNKS 12u /* that all ranks send, at most: so many ranks, too */
+#define SML_GATHERED_CHUNKS 12u /* that all ranks send, at most */
+/* On a long path more: what a link of 1 Gbit/s carries in 0.8 round trips, and in 0.8 ms. */
+#define SML_GATHERED_PATH_BYTES 100000u
+#define SML_GATHERED_MAX_RANKS 64u
 
 /* One sum. */
 struct sml_gathered {
@@ -25,9 +28,14 @@ struct sml_gathered {
   _Alignas(64) uint8_t lanes[SML_GATHERED_EXACT_BYTES];
 };
 
-/* Whether the sum of num_ranks, which have agreed on these formats, goes so: equal on all of them. */
-bool sml_gathered_takes(const struct sml_format_options *formats, uint32_t num_ranks,
-                        const struct sml_operation_plan *plan, bool is_exact);
+/* Equal on all ranks. */
+struct sml_gathered_job {
+  const struct sml_format_options *formats;
+  uint32_t num_ranks;
+  uint64_t rtt_ns; /* START's */
+};
+/* Whether a sum of that job goes so. */
+bool sml_gathered_takes(const struct sml_gathered_job *job, const struct sml_operation_plan *plan, bool is_exact);
 
 struct sml_gathered_call {
   uint32_t rank, num_ranks;

@@ -55,12 +55,17 @@ static sml_status sum(struct rank *r, const void *in, void *out, size_t count, s
   return status;
 }
 
-/* So many elements are gathered, at most: n n-fold parts, each in whole chunks. */
+/* So many elements are gathered, at most: n n-fold parts, each in whole chunks. On a busy machine the path is long. */
 static size_t find_limit(struct rank *r, sml_type type, bool is_exact) {
-  const uint64_t n = r->world->num_ranks, chunk_bytes = stats_of(r).chunk_bytes;
-  uint64_t num_bytes = (is_exact ? 32768 : 4096) / n / 8 * 8;
-  while (n * sml_div_ceil(n * num_bytes, chunk_bytes) > 12 && num_bytes > 0) num_bytes -= 8;
-  return num_bytes / sml_format_elem_bytes((uint32_t)type);
+  const sml_stats stats = stats_of(r);
+  const uint64_t n = r->world->num_ranks, path_bytes = sml_min_u64(stats.join_rtt_ns / 10, 100000);
+  for (uint64_t num_bytes = 32768 / n / 8 * 8; num_bytes > 0; num_bytes -= 8) {
+    const uint64_t num_chunks = n * sml_div_ceil(n * num_bytes, stats.chunk_bytes);
+    const bool is_short = num_chunks <= 12 && (is_exact || n * num_bytes <= 4096);
+    if (is_short || num_chunks * stats.chunk_bytes <= path_bytes)
+      return num_bytes / sml_format_elem_bytes((uint32_t)type);
+  }
+  return 0;
 }
 
 /* Whether a sum of so many elements took only the chunks of its gathered inputs. */
@@ -215,6 +220,29 @@ static void parts_are_gathered_too(void **state) {
   world_stop(&w);
 }
 
+static void long_paths_gather_more(void **state) {
+  (void)state;
+  static const struct {
+    uint32_t num_ranks, chunk_bytes;
+    uint64_t rtt_us, num_elems;
+    bool is_exact, is_taken;
+  } rows[] = {
+      {4, 1440, 0, 256, false, true},       {4, 1440, 0, 257, false, false},     {4, 1440, 1000, 1024, false, true},
+      {4, 1440, 500, 1024, false, false},   {8, 1440, 100, 256, false, false},   {8, 1440, 1000, 256, false, true},
+      {8, 1440, 60000, 1024, false, false}, {2, 1440, 60000, 4096, false, true}, {2, 1440, 60000, 4097, false, false},
+      {64, 1440, 60000, 129, false, false}, {65, 1440, 60000, 2, false, false},  {2, 8928, 0, 4096, true, true},
+      {2, 1440, 0, 4096, true, false},      {12, 8928, 0, 130, true, true},      {13, 8928, 0, 130, true, false},
+      {1, 1440, 60000, 256, false, false},  {4, 1440, 60000, 0, false, false}};
+  for (size_t i = 0; i < SML_ARRAY_LEN(rows); i++) {
+    const struct sml_format_options formats = {.chunk_bytes = rows[i].chunk_bytes};
+    const struct sml_gathered_job job = {
+        .formats = &formats, .num_ranks = rows[i].num_ranks, .rtt_ns = rows[i].rtt_us * SML_NS_PER_US};
+    const struct sml_operation_plan plan = {
+        .num_elems = rows[i].num_elems, .type = SML_FLOAT32, .block_elems = SML_BLOCK_ELEMS};
+    if (sml_gathered_takes(&job, &plan, rows[i].is_exact) != rows[i].is_taken) fail_msg("row %zu", i);
+  }
+}
+
 /* ---- ranks that differ ---- */
 
 static uint32_t mistake;
@@ -247,7 +275,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(bits_are_those_of_long_sums), cmocka_unit_test(short_packets_gather_less),
       cmocka_unit_test(several_lanes_share_them),    cmocka_unit_test(starts_and_batches_change_no_bit),
-      cmocka_unit_test(parts_are_gathered_too),      cmocka_unit_test(ranks_that_differ_are_told),
+      cmocka_unit_test(parts_are_gathered_too),      cmocka_unit_test(long_paths_gather_more),
+      cmocka_unit_test(ranks_that_differ_are_told),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -152,6 +152,7 @@ static void on_started(struct sml_job_shard *shard, const struct sml_ctl_start *
   if (step == SML_MEMBER_STEP_OPEN) {
     const struct sml_ctl_start *all = &job->state.start;
     job->shape.formats.chunk_bytes = all->chunk_bytes;
+    job->shape.rtt_ns = all->rtt_ns;
     job->shape.formats.is_of_switch = sml_ctl_packet_lanes(all) != 0;
     /* Ranks that contribute as one have larger lanes. */
     job->shape.has_narrow_lanes = (all->features & SML_FEATURE_NARROW) != 0 && all->num_ranks == 0;

@@ -28,6 +28,7 @@ struct sml_job_shape {
   struct sml_format_options formats; /* features of the join, and START's chunks */
   bool is_exact;                     /* floats are summed in exact mode where the caller does not say */
   bool has_narrow_lanes;             /* for sums that they hold */
+  uint64_t rtt_ns;                   /* the first START's */
   const struct sml_job_lanes *lanes; /* world size 1: without any */
 };
 
