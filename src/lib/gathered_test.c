@@ -21,7 +21,8 @@ static struct sml_aggd_options aggd_options;
 static sml_context_options context_options;
 static sml_job_options job_options;
 
-static void start(struct world *w, uint32_t num_ranks) {
+static void run(uint32_t num_ranks, void (*body)(struct rank *r)) {
+  struct world world, *w = &world;
   world_init(w, num_ranks);
   if (job_options.struct_bytes != 0) w->job_options = job_options;
   if (context_options.struct_bytes != 0) w->context_options = context_options;
@@ -30,6 +31,8 @@ static void start(struct world *w, uint32_t num_ranks) {
   w->job_options.lease_ns = PATIENT_LEASE_NS;
   w->job_options.no_shared_memory = 1;
   world_start(w);
+  world_run(w, body);
+  world_stop(w);
 }
 
 /* An element of a rank, the same in operations of all lengths: a finite number; in some blocks one is Inf or NaN. */
@@ -115,11 +118,8 @@ static void sum_all(struct rank *r) {
 }
 
 static void check_bits(uint32_t num_ranks) {
-  struct world w;
   seed++;
-  start(&w, num_ranks);
-  world_run(&w, sum_all);
-  world_stop(&w);
+  run(num_ranks, sum_all);
 }
 
 static void bits_are_those_of_long_sums(void **state) {
@@ -185,13 +185,8 @@ static void sum_in_batches(struct rank *r) {
 
 static void starts_and_batches_change_no_bit(void **state) {
   (void)state;
-  struct world w;
-  start(&w, 3);
-  world_run(&w, sum_with_starts);
-  world_stop(&w);
-  start(&w, 2);
-  world_run(&w, sum_in_batches);
-  world_stop(&w);
+  run(3, sum_with_starts);
+  run(2, sum_in_batches);
 }
 
 /* A reduce-scatter and a reduce, too small to go one way. */
@@ -214,10 +209,7 @@ static void sum_parts(struct rank *r) {
 
 static void parts_are_gathered_too(void **state) {
   (void)state;
-  struct world w;
-  start(&w, 4);
-  world_run(&w, sum_parts);
-  world_stop(&w);
+  run(4, sum_parts);
 }
 
 static void long_paths_gather_more(void **state) {
@@ -263,12 +255,7 @@ static void call_otherwise(struct rank *r) {
 
 static void ranks_that_differ_are_told(void **state) {
   (void)state;
-  for (mistake = 0; mistake < 6; mistake++) {
-    struct world w;
-    start(&w, 2);
-    world_run(&w, call_otherwise);
-    world_stop(&w);
-  }
+  for (mistake = 0; mistake < 6; mistake++) run(2, call_otherwise);
 }
 
 int main(void) {
