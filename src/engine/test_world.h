@@ -38,6 +38,7 @@ struct world_options {
   uint16_t contributors[WORLD_MAX_RANKS];
   bool is_one_way;                   /* there are one-way windows as well: unchecked */
   bool has_fixed_window;             /* of chunks under way: nothing limits it */
+  uint32_t num_windows;              /* as of sml_lane_options */
   bool has_liar;                     /* an aggregator's grants are not honest: invariant I9 is not expected */
   double up_mark;                    /* chance that an update comes marked; faults.mark: that any frame does */
   double stall;                      /* chance that an engine sits out a pass */

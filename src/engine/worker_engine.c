@@ -19,7 +19,7 @@
  * pass may bring many repeats while what was sent to the group waits in the other socket. */
 #define UNHEARD_PASSES 16u
 
-/* How many frames a lane sends in a pass, where ranks aggregate for each other. */
+/* How many frames a lane of a one-way window sends in a pass, where ranks aggregate for each other. */
 #define TURN_FRAMES 8u
 
 struct sml_worker_engine *sml_worker_engine_create(const struct sml_worker_engine_options *options) {
@@ -70,14 +70,15 @@ static void admit(struct sml_lane *lane, uint64_t now_ns) {
   }
 }
 
-/* Sends what the lane may send: of a job whose hosts aggregate, a few frames in each pass. So all its lanes move on
- * together, and no aggregator gets all ranks' frames at once. Returns whether there is more. */
+/* Sends what the lane may send: one way, of a job whose hosts aggregate, a few frames in each pass. So all its lanes
+ * move on together, and no aggregator gets all ranks' frames at once. Returns whether there is more. */
 static bool transmit(struct sml_worker_engine *e, struct sml_lane *lane, uint64_t now_ns) {
   struct sml_netio *io = e->options.io;
   const uint32_t head_bytes = sml_head_bytes(lane->options.seal.is_keyed);
   const bool takes_all = sml_recorder_takes_all(e->recorder);
   const bool is_of_copies = lane->options.worker.way == SML_REDUCE_COPY;
-  uint32_t payload_bytes, most_frames = lane->options.num_windows > 1 ? TURN_FRAMES : UINT32_MAX;
+  const bool takes_turns = lane->options.num_windows > 1 && lane->options.worker.way != SML_REDUCE_SUM;
+  uint32_t payload_bytes, most_frames = takes_turns ? TURN_FRAMES : UINT32_MAX;
   while ((payload_bytes = sml_worker_peek_send(lane->worker)) != UINT32_MAX) {
     if (most_frames == 0) return true;
     const uint32_t frame_bytes = head_bytes + payload_bytes;
