@@ -77,8 +77,9 @@ static bool is_far(const struct sml_congestion *c, const struct sml_rto *rto) {
 
 /* ---- pace ---- */
 
+/* 0: not known, or the lane is not paced. */
 static uint64_t path_rate(const struct sml_congestion *c) {
-  return sml_max_u64(c->rate, c->rate_before);
+  return c->is_paced ? sml_max_u64(c->rate, c->rate_before) : 0;
 }
 
 static uint64_t train_ns(const struct sml_congestion *c) {
@@ -116,9 +117,8 @@ static uint64_t far_growth(const struct sml_congestion *c) {
 }
 
 /* A small window is not paced: its burst harms nobody, and shows the rate. */
-void sml_congestion_take_turn(struct sml_congestion *c, const struct sml_rto *rto, uint64_t now_ns) {
-  c->is_far = is_far(c, rto);
-  if (!c->is_far || path_rate(c) == 0 || c->window < found_window(c) / 8) {
+void sml_congestion_take_turn(struct sml_congestion *c, uint64_t now_ns) {
+  if (path_rate(c) == 0 || c->window < found_window(c) / 8) {
     c->credit = UNPACED;
     return;
   }
@@ -228,11 +228,16 @@ static void note_held(struct sml_congestion *c, uint64_t passed_ns) {
   note_path(c);
 }
 
+/* On a path that is not so long, trains also show when processors read them. There they count for nothing before a
+ * queue has overflowed. */
 static void end_round(struct sml_congestion *c, const struct sml_rto *rto, uint64_t last_order, uint64_t now_ns) {
   SML_ASSERT(last_order >= c->round_order);
+  const bool is_sure = sml_min_u64(rto->path_ns, c->min_rtt_ns) >= FAR_LEAST_NS;
+  c->is_paced = is_far(c, rto) && (is_sure || c->has_overflowed);
   if (is_far(c, rto)) {
     note_held(c, now_ns - c->round_ns);
     if (c->round_losses > sml_max_u64(c->round_chunks / FAR_LOSS_SHARE, FAR_LEAST_LOSSES)) {
+      c->has_overflowed = true;
       find_full(c);
       reduce(c, most_held(c) * ONE * c->min_rtt_ns / held_for_ns(c), last_order, last_order, now_ns);
     }

@@ -21,6 +21,8 @@
  *   narrowest link sends, however few they are. New chunks and repeats leave an eighth faster, in turns of 1 ms, where
  *   a window that grows would send them in bursts, of which a short queue loses a part. And the window grows faster,
  *   up to what the path holds at that rate.
+ *   Where the join or a sample took less than 5 ms, busy processors may be the reason, and trains come as they read
+ *   them. There chunks are paced only once a queue has overflowed.
  *
  * The window never exceeds the slots. While nothing is lost or marked, it soon is as large as it may be. */
 #pragma once
@@ -54,11 +56,12 @@ struct sml_congestion {
   uint64_t most_held, most_held_before;
   uint32_t num_held_rounds, num_full_rounds;
   bool is_full; /* the path was full once: since then what it held limits the window */
+  bool has_overflowed; /* so many were lost in some round that a queue was full */
   /* On a long path: since when chunks of this train have completed, and how many after that; chunks a second of the
    * fastest train in this round, in the last FAR_ROUNDS rounds, and in those before. */
   uint64_t train_ns, train_chunks;
   uint64_t round_rate, rate, rate_before;
-  bool is_far, has_widened; /* the path is long; its rate has grown in the last round */
+  bool is_paced, has_widened; /* that rate limits the lane; it has grown in the last round */
   uint64_t credit, turn_ns, next_turn_ns; /* what may be sent, in SML_CONGESTION_CHUNK, as of turn_ns */
   /* The longest time for which something had queued: in these 30 s and in the 30 s before. */
   uint64_t deepest_ns, deepest_before_ns, deepest_since_ns;
@@ -75,7 +78,7 @@ void sml_congestion_init(struct sml_congestion *c, uint32_t max_chunks, uint32_t
 #define SML_CONGESTION_CHUNK SML_NS_PER_S /* of credit: so a rate earns itself each nanosecond */
 
 /* Call it once a pass, before chunks are sent. It says how many of them the pace allows until the next call. */
-void sml_congestion_take_turn(struct sml_congestion *c, const struct sml_rto *rto, uint64_t now_ns);
+void sml_congestion_take_turn(struct sml_congestion *c, uint64_t now_ns);
 /* The pace allows none until next_turn_ns. */
 static inline bool sml_congestion_is_early(const struct sml_congestion *c) {
   return c->credit < SML_CONGESTION_CHUNK;

@@ -243,7 +243,7 @@ static uint32_t num_sent(struct path *p, uint64_t time_ns, uint32_t *first_out) 
   uint32_t num = 0;
   *first_out = 0;
   while (p->now_ns < end_ns) {
-    sml_congestion_take_turn(&p->c, &p->rto, p->now_ns);
+    sml_congestion_take_turn(&p->c, p->now_ns);
     for (; !sml_congestion_is_early(&p->c) && num < 100000; num++) sml_congestion_on_sent(&p->c);
     if (*first_out == 0) *first_out = num;
     p->now_ns = num < 100000 ? p->c.next_turn_ns : end_ns;
@@ -276,7 +276,27 @@ static void a_long_path_has_a_pace(void **state) {
   for (int i = 0; i < 2; i++) far_trip(&p, 150 * US);
   assert_in_range(num_sent(&p, 100 * MS, &first), 2 * 660, 2 * 680);
   sml_rto_init(&p.rto, 0);
+  round_trip(&p, 1, 100 * MS, false);
   assert_int_equal(num_sent(&p, MS, &first), 100000);
+}
+
+/* On a busy machine the join and all samples take milliseconds, and trains come as processors read them. */
+static void a_shorter_path_has_a_pace_once_a_queue_overflowed(void **state) {
+  (void)state;
+  struct path p;
+  uint32_t first;
+  make_path(&p, 8192);
+  sml_rto_init(&p.rto, 2 * MS);
+  round_trip(&p, 1, 2 * MS, false);
+  p.ns_per_chunk = 10 * US; /* it holds 200 */
+  for (int i = 0; i < 40; i++) round_trip(&p, window(&p), 2 * MS + window(&p) * p.ns_per_chunk, true);
+  assert_int_equal(num_sent(&p, MS, &first), 100000);
+  const uint32_t before = window(&p);
+  assert_true(before > 350);
+  for (uint32_t k = 0; k < before / 10; k++) lose_one(&p);
+  for (int i = 0; i < 2; i++) round_trip(&p, window(&p), 2 * MS + window(&p) * p.ns_per_chunk, true);
+  assert_in_range(num_sent(&p, 10 * MS, &first), 1100, 1150);
+  assert_true(first <= 15 + SML_CONGESTION_MIN_CHUNKS);
 }
 
 /* A few chunks at a time, which nothing holds back, say nothing of how fast a path is. */
@@ -435,6 +455,7 @@ int main(void) {
       cmocka_unit_test(loss_without_a_queue_leaves_what_the_path_holds),
       cmocka_unit_test(a_long_path_has_a_rate),
       cmocka_unit_test(a_long_path_has_a_pace),
+      cmocka_unit_test(a_shorter_path_has_a_pace_once_a_queue_overflowed),
       cmocka_unit_test(a_path_that_is_hardly_used_has_no_pace),
       cmocka_unit_test(loss_with_a_full_queue_counts),
       cmocka_unit_test(after_a_random_loss_the_next_are_forgiven),

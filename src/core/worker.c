@@ -592,6 +592,6 @@ void sml_worker_view(const struct sml_worker *w, struct sml_worker_view *view_ou
   view_out->rto_ns = w->rto.rto_ns;
   view_out->window_chunks = sml_min_u32(sml_congestion_window(&w->congestion), sml_worker_most_outstanding(w));
   view_out->window_reductions = w->congestion.num_reductions;
-  view_out->is_far = w->congestion.is_far;
+  view_out->is_paced = w->congestion.is_paced;
   view_out->is_waiting = w->ring_head != w->ring_tail;
 }

@@ -157,7 +157,7 @@ struct sml_worker_view {
   SML_WORKER_COUNTERS(SML_COUNTER)
   SML_WORKER_STATES(SML_STATE)
   uint32_t num_outstanding; /* slots whose update was sent and whose result is not back */
-  bool is_far;              /* the path is long: results are wanted in short bursts */
+  bool is_paced;            /* by the rate that results show: they are wanted in short bursts */
   bool is_out_of_room;      /* since sml_worker_set_room() only that limit held a chunk back */
   uint32_t num_missing;     /* contributors for which waiting_slot waits, as the aggregator last said; 0: unknown */
   uint16_t missing[16];

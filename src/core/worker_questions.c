@@ -36,6 +36,7 @@
 #define ONE_WAY_QUESTIONS 2u /* then, until an answer shows that something was lost; of several lanes LEAST_QUESTIONS */
 #define QUIET_PROBES 32u
 #define LEAST_QUESTIONS 8u /* in a silence, whatever the budget: otherwise a lane could stand still */
+#define UNHEARD_NS (10 * SML_NS_PER_MS) /* at least: busy processors make chunks late, and many at once */
 #define MOST_PAID_LEVEL 4u  /* a slot's patience does not grow beyond this while losses pay for questions */
 #define CLOCK_PATIENCE 1u /* where order shows losses: how often a timeout is doubled before the clock asks */
 
@@ -228,7 +229,8 @@ static uint64_t quiet_since(const struct sml_worker *w) {
  * nobody's update to ask about. Then many slots are behind what has arrived, and those are lost that were sent so long
  * before a chunk that has completed that a repair by the aggregator would have come. */
 static bool is_unheard(const struct sml_worker *w, uint32_t level, uint64_t sent_ns) {
-  return level == 0 && w->has_overflowed && sent_ns + sml_rto_repair_window(&w->rto) < w->latest_acked_ns;
+  const uint64_t window_ns = sml_max_u64(sml_rto_repair_window(&w->rto), UNHEARD_NS);
+  return level == 0 && w->has_overflowed && sent_ns + window_ns < w->latest_acked_ns;
 }
 
 static void note_overflow(struct sml_worker *w) {
@@ -407,7 +409,7 @@ static void ask_for_last_sent(struct sml_worker *w, uint64_t now_ns) {
 }
 
 void sml_worker_on_timer(struct sml_worker *w, uint64_t now_ns) {
-  sml_congestion_take_turn(&w->congestion, &w->rto, now_ns);
+  sml_congestion_take_turn(&w->congestion, now_ns);
   if (is_one_way(w)) look_for_gaps(w, now_ns);
   else find_due_gaps(w, now_ns);
   note_overflow(w);

@@ -13,7 +13,7 @@
 #define LIMITED_GATHER_SHARE 4u /* if the window is less than the slots: gathering costs a share of a shared link */
 #define GATHER_MIN_NS (100 * SML_NS_PER_US)
 #define GATHER_MAX_NS (4 * SML_NS_PER_MS)
-#define FAR_GATHER_MAX_NS SML_NS_PER_MS /* on a long path, whose rate shows in how results arrive */
+#define PACED_GATHER_MAX_NS SML_NS_PER_MS /* on a long path, whose rate shows in how results arrive */
 
 /* The group is not heard if so many passes in a row brought results only as repeats. To count results would not do: one
  * pass may bring many repeats while what was sent to the group waits in the other socket. */
@@ -308,7 +308,7 @@ static uint64_t gather_time(const struct sml_lane *lane, const struct sml_worker
   if (v->is_out_of_room) return sml_min_u64(v->srtt_ns / GATHER_SHARE, look_ns);
   if (v->num_outstanding < most - most / 4) return 0;
   const uint64_t time_ns = v->srtt_ns / (most < num_slots ? LIMITED_GATHER_SHARE : GATHER_SHARE);
-  return time_ns < GATHER_MIN_NS ? 0 : sml_min_u64(time_ns, v->is_far ? FAR_GATHER_MAX_NS : GATHER_MAX_NS);
+  return time_ns < GATHER_MIN_NS ? 0 : sml_min_u64(time_ns, v->is_paced ? PACED_GATHER_MAX_NS : GATHER_MAX_NS);
 }
 
 /* If an operation comes to an engine that awaits nothing, its first packets leave before the engine looks for frames:
