@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The few lines of Test Anything Protocol that the Python tests share."""
 import os
+import signal
 import sys
 import traceback
 
@@ -16,6 +17,8 @@ def patience_s(limit_s):
 
 def run(tests, chosen=()):
     """Runs functions named test_*; prints one line each; returns the exit status."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell's background jobs, and then all that they start
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     tests = [test for test in tests if not chosen or test.__name__ in chosen]
     print(f"1..{len(tests)}", flush=True)
     num_failed = 0
