@@ -70,9 +70,12 @@ static uint64_t cubic_window(const struct sml_congestion *c, uint64_t rtt_ns) {
   return window < (int64_t)ONE ? ONE : (uint64_t)window;
 }
 
-/* Is the path long, both as the join measured it and as samples show? */
+bool sml_congestion_is_far(const struct sml_congestion *c, const struct sml_rto *rto) {
+  return sml_min_u64(rto->path_ns, c->min_rtt_ns) >= NEAR_NS;
+}
+
 static bool is_far(const struct sml_congestion *c, const struct sml_rto *rto) {
-  return rto->path_ns >= NEAR_NS && c->min_rtt_ns >= NEAR_NS && c->min_rtt_ns != UINT64_MAX && !c->is_fixed;
+  return sml_congestion_is_far(c, rto) && c->min_rtt_ns != UINT64_MAX && !c->is_fixed;
 }
 
 /* ---- pace ---- */
@@ -254,7 +257,7 @@ static void end_round(struct sml_congestion *c, const struct sml_rto *rto, uint6
 void sml_congestion_on_completed(struct sml_congestion *c, const struct sml_rto *rto, uint64_t order,
                                  uint64_t last_order, uint64_t now_ns) {
   c->round_gap_ns = sml_max_u64(c->round_gap_ns, now_ns - c->completed_ns);
-  if (sml_rto_is_far(rto)) note_train(c, now_ns);
+  if (sml_congestion_is_far(c, rto)) note_train(c, now_ns);
   c->completed_ns = now_ns;
   c->round_chunks++;
   if (rto->min_ns < c->min_rtt_ns && rto->min_ns > 0) {

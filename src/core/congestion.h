@@ -75,6 +75,10 @@ struct sml_congestion {
 /* max_chunks: the slots. The window is never more, and never less if is_off or if they are very few. */
 void sml_congestion_init(struct sml_congestion *c, uint32_t max_chunks, uint32_t chunk_bytes, bool is_off);
 
+/* Is the path longer than a data centre's? The join measures it on processors that may be busy, so each sample must say
+ * so as well. */
+bool sml_congestion_is_far(const struct sml_congestion *c, const struct sml_rto *rto);
+
 #define SML_CONGESTION_CHUNK SML_NS_PER_S /* of credit: so a rate earns itself each nanosecond */
 
 /* Call it once a pass, before chunks are sent. It says how many of them the pace allows until the next call. */

@@ -240,6 +240,21 @@ static void the_end_on_a_long_path_is_asked_about_soon(void **state) {
   }
 }
 
+/* The join measured a long path, on a processor that was busy; a sample does not. So the last chunks are not asked
+ * about as soon as above. */
+static void a_busy_processor_is_no_long_path(void **state) {
+  (void)state;
+  struct lane *lane = begin_lane(64, 64, 10 * MS);
+  lane->now_ns += RTT_NS;
+  for (uint32_t s = 0; s < 60; s++) give_result(lane, s, 64 + s, 0);
+  lane->now_ns += RTT_NS;
+  sml_worker_on_timer(lane->w, lane->now_ns);
+  struct sml_send send;
+  sml_worker_next_send(lane->w, lane->now_ns, &send);
+  assert_int_equal(send.kind, SML_SEND_NONE);
+  free_lane(lane);
+}
+
 /* What results of all outstanding chunks would take must fit the socket. But a chunk goes that is before others which
  * were sent: ranks could be full of what the others hold back. */
 static void a_small_buffer_holds_new_chunks_back(void **state) {
@@ -350,6 +365,7 @@ int main(void) {
       cmocka_unit_test(a_burst_of_loss_is_outlasted_without_a_budget),
       cmocka_unit_test(the_window_narrows_while_nothing_is_summed),
       cmocka_unit_test(the_end_on_a_long_path_is_asked_about_soon),
+      cmocka_unit_test(a_busy_processor_is_no_long_path),
       cmocka_unit_test(a_small_buffer_holds_new_chunks_back),
       cmocka_unit_test(who_lacks_exponents_is_asked_when_it_has_them),
       cmocka_unit_test(a_rank_that_does_not_answer_is_not_asked),

@@ -20,9 +20,6 @@ struct sml_rto {
   uint64_t min_ns; /* the smallest sample; follows larger ones slowly */
   uint64_t answer_ns; /* how long answers to questions take, which wait for nobody; 0: there was none yet */
 };
-static inline bool sml_rto_is_far(const struct sml_rto *rto) {
-  return rto->path_ns >= SML_RTO_LONG_PATH_NS;
-}
 void sml_rto_init(struct sml_rto *rto, uint64_t path_ns);
 void sml_rto_sample(struct sml_rto *rto, uint64_t rtt_ns);
 /* A question was answered. Where much is lost, many samples wait for repairs; answers measure the path alone. */

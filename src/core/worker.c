@@ -375,7 +375,7 @@ static void earn_by_loss(struct sml_worker *w, uint32_t s) {
   w->slots[s].num_charged = 0;
   /* On a long path a queue that overflows drops thousands of chunks of the window at once, from all ranks alike. Then
    * nobody's chunks show the loss, and only the clock asks. */
-  if (sml_rto_is_far(&w->rto)) earn(&w->clock_budget, SML_LOSS_EARNS, SML_MOST_BY_LOSSES);
+  if (sml_worker_is_far(w)) earn(&w->clock_budget, SML_LOSS_EARNS, SML_MOST_BY_LOSSES);
 }
 
 /* Samples how long an answer takes. After several questions nobody knows which one it answers. */

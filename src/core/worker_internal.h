@@ -217,6 +217,10 @@ static inline uint32_t sml_worker_slot_at(const struct sml_worker *w, uint64_t c
   return (uint32_t)(chunk - w->options.first_chunk) & (w->options.num_slots - 1);
 }
 
+static inline bool sml_worker_is_far(const struct sml_worker *w) {
+  return sml_congestion_is_far(&w->congestion, &w->rto);
+}
+
 /* One way: all that was submitted has a slot, and has left. */
 static inline bool sml_worker_is_at_end(const struct sml_worker *w) {
   return w->end_chunk - w->released <= w->options.num_slots && w->fresh.count + w->num_early == 0;

@@ -238,7 +238,7 @@ static void note_overflow(struct sml_worker *w) {
   const uint64_t num_under_way = sml_worker_num_under_way(w);
   const uint64_t num_behind = w->view.num_outstanding - sml_min_u64(num_under_way, w->view.num_outstanding);
   if (num_behind <= w->options.num_slots / FEW_SHARE) w->has_overflowed = false;
-  else if (num_behind > w->options.num_slots / MANY_SHARE) w->has_overflowed = sml_rto_is_far(&w->rto);
+  else if (num_behind > w->options.num_slots / MANY_SHARE) w->has_overflowed = sml_worker_is_far(w);
 }
 
 /* When the timer asks about the head of a level's list. Lists are in the order of sent_ns, and the deadline grows with
@@ -260,7 +260,7 @@ static uint64_t deadline_of(const struct sml_worker *w, uint32_t level) {
 /* The end of what was submitted, on a long path: nothing new follows that could show a loss, and each question by a
  * timeout costs several round trips. There a slot has a clock of its own, while losses pay. */
 static bool is_at_end(const struct sml_worker *w) {
-  return sml_rto_is_far(&w->rto) && !is_one_way(w) && w->rto.srtt_ns > 0 && sml_worker_num_ready(w) == 0 &&
+  return sml_worker_is_far(w) && !is_one_way(w) && w->rto.srtt_ns > 0 && sml_worker_num_ready(w) == 0 &&
          w->waiting.head == NONE && num_affordable(w->silence_budget) > 0;
 }
 
