@@ -46,6 +46,13 @@ static bool is_lost(struct bed *bed, struct bed_link *link) {
   return true;
 }
 
+/* When the last byte comes to the link: from the aggregator behind all that it sent before, to whomever. */
+static uint64_t leave_port(struct bed *bed, uint16_t from, uint32_t wire_bytes) {
+  if (from != 0 || bed->options.port_bps <= 0) return bed->now_ns;
+  const double ns = wire_bytes * 8e9 / bed->options.port_bps;
+  return bed->port_free_ns = sml_max_u64(bed->port_free_ns, bed->now_ns) + (uint64_t)ns;
+}
+
 uint64_t bed_link_send(struct bed *bed, struct bed_link *link, uint16_t from, const uint8_t *data, uint32_t num_bytes,
                        bool *is_marked_out) {
   const struct bed_options *o = &bed->options;
@@ -57,7 +64,8 @@ uint64_t bed_link_send(struct bed *bed, struct bed_link *link, uint16_t from, co
     link->num_overflowed++;
     return SML_NEVER;
   }
-  link->free_ns = sml_max_u64(link->free_ns, bed->now_ns) + (uint64_t)((double)wire_bytes * link->ns_per_byte);
+  const uint64_t begin_ns = sml_max_u64(link->free_ns, leave_port(bed, from, wire_bytes));
+  link->free_ns = begin_ns + (uint64_t)((double)wire_bytes * link->ns_per_byte);
   const uint64_t at_ns = link->free_ns + o->delay_ns;
   if (data == NULL) return at_ns;
   link->num_packets++;

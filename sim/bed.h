@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A star of shaped links in virtual time for the engines alone (no processes, no control connection): what `loss`
  * measures on. Node 0 is the aggregator, node r + 1 is rank r; each rank has a link up and one down with a rate, a
- * delay and a queue that drops at its tail and marks above a depth. The aggregator's own port has no limit. */
+ * delay and a queue that drops at its tail and marks above a depth. The aggregator's own link may limit all results. */
 #pragma once
 
 #include "netio/netio.h"
@@ -20,7 +20,7 @@ enum bed_loss {
 
 struct bed_options {
   uint32_t num_ranks;
-  double rate_bps;
+  double rate_bps, port_bps;        /* of each rank's links; of the aggregator's link out (0: any) */
   uint64_t delay_ns;                /* one way, of a link */
   uint64_t queue_bytes, mark_bytes; /* limit; depth from which packets are marked (0: never) */
   enum bed_loss loss_kind;
@@ -81,6 +81,7 @@ struct bed_node {
 struct bed {
   struct bed_options options;
   uint64_t now_ns;
+  uint64_t port_free_ns; /* when all that the aggregator sent has left its own link */
   uint64_t cpu_free_ns[BED_MAX_CPUS];
   struct bed_node nodes[BED_MAX_NODES];
   struct bed_link up[BED_MAX_NODES], down[BED_MAX_NODES]; /* of rank r */

@@ -21,7 +21,7 @@ static const char *const collective_names[] = {"all_reduce", "reduce_scatter", "
 
 struct settings {
   struct bed_options bed;
-  uint64_t num_bytes, limit_ns;
+  uint64_t num_bytes, limit_ns, late_ns; /* rank 0 calls so much later */
   uint32_t chunk_bytes, num_slots, num_rounds;
   double at_most;        /* times the time without loss; 0: any */
   double floor_at_most;  /* without loss, times the floor, and four round trips; 0: any */
@@ -234,11 +234,20 @@ static void push_operation(struct world *w, uint32_t operation, uint32_t r) {
   w->bed.nodes[r + 1].deadline_ns = w->bed.now_ns;
 }
 
-static void push_operations(struct world *w) {
+static void push_operations(struct world *w, uint32_t first, uint32_t end) {
+  for (uint32_t i = 0; i < num_operations(w->settings); i++)
+    for (uint32_t r = first; r < end; r++) push_operation(w, i, r);
+}
+
+/* All ranks call; rank 0 may be late, and then times count from its call on. */
+static uint64_t call(struct world *w) {
   list_parts(w);
   for (uint32_t r = 0; r <= w->settings->bed.num_ranks; r++) w->bytes[r] = 4 * w->parts[r];
-  for (uint32_t i = 0; i < num_operations(w->settings); i++)
-    for (uint32_t r = 0; r < w->settings->bed.num_ranks; r++) push_operation(w, i, r);
+  push_operations(w, 1, w->settings->bed.num_ranks);
+  const uint64_t late_ns = w->bed.now_ns + w->settings->late_ns;
+  while (bed_step(&w->bed, late_ns)) continue;
+  push_operations(w, 0, 1);
+  return w->bed.now_ns;
 }
 
 /* Rank 0 has the sums that are for it, and the copies that are not of its own. */
@@ -320,8 +329,7 @@ static struct outcome run(const struct settings *s, double loss, float *in, floa
   w->bed.options.loss = loss;
   w->bed.on_received = count_received;
   w->bed.user = w;
-  const uint64_t begin_ns = w->bed.now_ns;
-  push_operations(w);
+  const uint64_t begin_ns = call(w);
   while (w->num_ended < num_all(s) && bed_step(&w->bed, begin_ns + s->limit_ns)) continue;
   sum_up(w, begin_ns);
   take_down(w);
@@ -345,7 +353,9 @@ static double questions_a_loss(const struct outcome *o) {
 static double floor_of(const struct settings *s) {
   const double link_bytes = (double)s->num_bytes / s->chunk_bytes * (s->chunk_bytes + SML_HEADER_BYTES + 42.0);
   const bool is_part = s->collective == REDUCE_SCATTER || s->collective == ALL_GATHER;
-  return link_bytes * 8e9 / s->bed.rate_bps * (is_part ? 1 - 1.0 / s->bed.num_ranks : 1);
+  const double link_ns = link_bytes * 8e9 / s->bed.rate_bps * (is_part ? 1 - 1.0 / s->bed.num_ranks : 1);
+  const double port_ns = s->bed.port_bps > 0 ? s->bed.num_ranks * link_bytes * 8e9 / s->bed.port_bps : 0;
+  return port_ns > link_ns ? port_ns : link_ns;
 }
 
 static void print_json(const struct settings *s, double loss, const struct outcome *o, double free_ns) {
@@ -423,6 +433,8 @@ static const struct sml_option table[] = {
     {"paper", 0, "MS", "Static slots, and data again after that time, instead of ours", 1,
      SML_SCALED(paper_timeout_ns, 0, 1e6, 1e6)},
     {"rate", 0, "GBIT", "Of each link (default 1)", 2, SML_REAL(bed.rate_bps, 1e-6, 1e6, 1e9)},
+    {"port", 0, "GBIT", "Of the link by which the aggregator sends to all ranks (default: any)", 2,
+     SML_REAL(bed.port_bps, 1e-6, 1e6, 1e9)},
     {"delay", 0, "US", "Of each link (default 20)", 2, SML_SCALED(bed.delay_ns, 0, 1e9, 1e3)},
     {"queue", 0, "BYTES", "Of each link (default 12500000)", 2, SML_NUMBER(bed.queue_bytes, 0, 0)},
     {"mark", 0, "BYTES", "The queue from which packets are marked (default: none are)", 2,
@@ -435,6 +447,7 @@ static const struct sml_option table[] = {
     {"cpus", 0, "N", "Processors that all nodes share, as one machine's do", 3,
      SML_NUMBER(bed.num_cpus, 0, BED_MAX_CPUS)},
     {"frame", 0, "US", "The processor time of a frame", 3, SML_SCALED(bed.frame_ns, 0, 1e6, 1e3)},
+    {"late", 0, "MS", "Rank 0 calls so much later than the others", 3, SML_SCALED(late_ns, 0, 1e6, 1e6)},
     {"starve", 0, "RANK:MS:MS",
      "The rank has a processor for the first part of each period only (run, period); all: each node, the aggregator "
      "too, in turns",

@@ -255,6 +255,67 @@ static void a_busy_processor_is_no_long_path(void **state) {
   free_lane(lane);
 }
 
+#define TRAIN_SLOTS 32u
+
+/* The results of some slots come at once, and they carry the next chunks. */
+static void give_train(struct lane *lane, uint32_t train) {
+  for (uint32_t i = 0; i < TRAIN_SLOTS; i++) {
+    const uint32_t s = (train * TRAIN_SLOTS + i) % lane->num_slots;
+    give_result(lane, s, lane->sent[s].chunk + lane->num_slots, 0);
+    assert_true(send_update(lane));
+  }
+}
+
+/* What it asks meanwhile; nobody answers. */
+static uint32_t count_questions(struct lane *lane, uint64_t wait_ns) {
+  const uint64_t until_ns = lane->now_ns + wait_ns;
+  uint32_t num_questions = 0;
+  while (lane->now_ns < until_ns) {
+    struct sml_send send;
+    sml_worker_on_timer(lane->w, lane->now_ns);
+    for (sml_worker_next_send(lane->w, lane->now_ns, &send); send.kind != SML_SEND_NONE;
+         sml_worker_next_send(lane->w, lane->now_ns, &send))
+      num_questions++;
+    assert_null(sml_worker_find_violation(lane->w));
+    lane->now_ns = sml_min_u64(until_ns, sml_max_u64(sml_worker_next_deadline(lane->w), lane->now_ns + RTT_NS));
+  }
+  return num_questions;
+}
+
+/* A question was answered in a round trip of the path. Now a queue grows that all ranks share, and results come in
+ * trains out of it. The worker asks in the pauses until answers come behind the results; and again once some are
+ * lost. */
+static void a_pause_between_trains_is_no_silence(void **state) {
+  (void)state;
+  struct lane *lane = begin_lane(256, 64 * 256, 0);
+  uint32_t train = 0;
+  lane->now_ns += RTT_NS;
+  give_train(lane, train++);
+  wait_until(lane, lane->now_ns + 3 * MS, 1 << 2);
+  assert_true(lane->num_probes > 0);
+  for (uint64_t pause_ns = MS; pause_ns < 8 * MS; pause_ns += MS / 4) {
+    (void)count_questions(lane, pause_ns);
+    give_train(lane, train++);
+  }
+  for (uint32_t i = 0; i < 8; i++) {
+    assert_true(count_questions(lane, 8 * MS) > 0);
+    give_train(lane, train++);
+  }
+  for (uint32_t i = 0; i < 8; i++) {
+    if (count_questions(lane, 8 * MS) > 0) sml_worker_note_needless(lane->w);
+    give_train(lane, train++);
+  }
+  assert_int_equal(count_questions(lane, 8 * MS), 0);
+  assert_true(count_questions(lane, 64 * MS) > 0);
+  for (uint32_t i = 0; i < 4; i++) {
+    const uint32_t s = (train * TRAIN_SLOTS + i) % lane->num_slots;
+    give_result(lane, s, lane->sent[s].chunk + lane->num_slots, SML_FLAG_RETRANSMISSION);
+    assert_true(send_update(lane));
+  }
+  assert_true(count_questions(lane, 8 * MS) > 0);
+  free_lane(lane);
+}
+
 /* What results of all outstanding chunks would take must fit the socket. But a chunk goes that is before others which
  * were sent: ranks could be full of what the others hold back. */
 static void a_small_buffer_holds_new_chunks_back(void **state) {
@@ -366,6 +427,7 @@ int main(void) {
       cmocka_unit_test(the_window_narrows_while_nothing_is_summed),
       cmocka_unit_test(the_end_on_a_long_path_is_asked_about_soon),
       cmocka_unit_test(a_busy_processor_is_no_long_path),
+      cmocka_unit_test(a_pause_between_trains_is_no_silence),
       cmocka_unit_test(a_small_buffer_holds_new_chunks_back),
       cmocka_unit_test(who_lacks_exponents_is_asked_when_it_has_them),
       cmocka_unit_test(a_rank_that_does_not_answer_is_not_asked),

@@ -373,6 +373,7 @@ static void earn(uint32_t *budget, uint32_t num, uint32_t most) {
 static void earn_by_loss(struct sml_worker *w, uint32_t s) {
   earn(&w->silence_budget, SML_LOSS_EARNS + w->slots[s].num_charged * SML_QUESTION_COSTS, SML_MOST_BY_LOSSES);
   w->slots[s].num_charged = 0;
+  w->patience_ns /= 2;
   /* On a long path a queue that overflows drops thousands of chunks of the window at once, from all ranks alike. Then
    * nobody's chunks show the loss, and only the clock asks. */
   if (sml_worker_is_far(w)) earn(&w->clock_budget, SML_LOSS_EARNS, SML_MOST_BY_LOSSES);

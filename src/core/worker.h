@@ -115,6 +115,9 @@ void *sml_worker_next_ended(struct sml_worker *w);
  * peek. If it returns true, call next_ended until that returns NULL. */
 bool sml_worker_take_proof(struct sml_worker *w, const struct sml_header *header, uint64_t now_ns);
 
+/* Peek said that the packet repeats a result that is here (SML_DROP_NEEDLESS): a question was in vain. */
+void sml_worker_note_needless(struct sml_worker *w);
+
 /* The packet came marked (ECN), or it says that an update did. Call it after the checks of job, epoch and source, and
  * before on_packet. */
 void sml_worker_note_mark(struct sml_worker *w, const struct sml_header *header, uint64_t now_ns);

@@ -144,6 +144,8 @@ struct sml_worker {
   uint64_t quiet_until_ns; /* in a silence: when the worker may ask again */
   bool has_overflowed;     /* a long path's queue, and its losses are not made good yet */
   uint32_t quiet_level;    /* how often in a row it has asked */
+  uint64_t patience_ns;    /* it lasts so long at least, as shorter ones were none; each loss that is shown halves it */
+  bool is_silence_open;    /* it asked in a silence, and no answer has shown yet that it was none */
   struct list levels[SML_RTO_LEVELS];
   struct sml_rto rto;
   struct sml_congestion congestion;

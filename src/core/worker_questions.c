@@ -208,12 +208,22 @@ uint64_t sml_worker_quiet_time(const struct sml_worker *w) {
     if (w->rto.min_ns > 0) return sml_max_u64(ONE_WAY_QUIET_TRIPS * w->rto.min_ns, least_ns);
     return w->rto.path_ns > 0 ? sml_max_u64(ONE_WAY_QUIET_TRIPS * w->rto.path_ns, SML_RTO_FLOOR_NS) : w->rto.rto_ns / 4;
   }
-  if (w->rto.answer_ns != 0)
-    return sml_min_u64(sml_max_u64(2 * w->rto.answer_ns, SML_RTO_FLOOR_NS), w->rto.rto_ns);
-  if (w->rto.srtt_ns == 0) return sml_max_u64(w->rto.rto_ns / 4, w->rto.path_ns + w->rto.path_ns / 2);
-  uint64_t quiet_ns = sml_max_u64(2 * w->rto.min_ns, SML_RTO_FLOOR_NS);
-  if (is_full(w)) quiet_ns += w->rto.srtt_ns / 2;
+  if (w->rto.answer_ns == 0 && w->rto.srtt_ns == 0)
+    return sml_max_u64(w->rto.rto_ns / 4, w->rto.path_ns + w->rto.path_ns / 2);
+  const uint64_t trips_ns = w->rto.answer_ns != 0 ? w->rto.answer_ns : w->rto.min_ns;
+  uint64_t quiet_ns = sml_max_u64(2 * trips_ns, SML_RTO_FLOOR_NS);
+  if (w->rto.answer_ns == 0 && is_full(w)) quiet_ns += w->rto.srtt_ns / 2;
+  quiet_ns = sml_max_u64(quiet_ns, sml_min_u64(w->patience_ns, w->rto.srtt_ns));
   return sml_min_u64(quiet_ns, w->rto.rto_ns);
+}
+
+/* Results may come in trains, out of a queue that all ranks share. Between them it is quiet, and each answer to a
+ * question makes the queue longer. If an answer comes behind its result, that was under way, and the silence was none:
+ * the next one has to last twice as long, until losses are shown. */
+void sml_worker_note_needless(struct sml_worker *w) {
+  if (!w->is_silence_open || is_one_way(w)) return;
+  w->is_silence_open = false;
+  w->patience_ns = sml_min_u64(2 * sml_worker_quiet_time(w), w->rto.ceiling_ns);
 }
 
 /* Since when the lane is silent: since the last result. If there is a budget, it is also silent from a round trip after
@@ -374,6 +384,7 @@ static void ask_in_silence(struct sml_worker *w, uint64_t now_ns) {
   if (w->quiet_level > 0) w->stalled_chunks = sml_max_u32(w->stalled_chunks / 2, usual_chunks(w));
   w->quiet_until_ns = now_ns + sml_min_u64(sml_worker_quiet_time(w) << w->quiet_level, w->rto.ceiling_ns);
   w->quiet_level = sml_min_u32(w->quiet_level + 1, SML_RTO_LEVELS - 1);
+  w->is_silence_open = true;
   w->view.timeouts++;
 }
 

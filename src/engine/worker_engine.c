@@ -235,6 +235,7 @@ static void take_answer(struct sml_worker_engine *e, struct sml_lane *lane, cons
   struct sml_accept a = sml_worker_peek_packet(lane->worker, h);
   if (a.kind == SML_ACCEPT_DROP) {
     if (h->type == SML_PACKET_RESULT && (h->flags & SML_FLAG_RETRANSMISSION) == 0) lane->num_unheard = 0; /* too late */
+    if (a.drop == SML_DROP_NEEDLESS) sml_worker_note_needless(lane->worker);
     count_drop(lane, a.drop, h);
     return;
   }
