@@ -14,6 +14,7 @@
 #define NUM_SLOTS 4u
 #define BYSTANDER 8u /* the host behind a port where no member is */
 #define MAX_DATAGRAM_BYTES (SML_HEADER_BYTES + 4 * BED_MAX_LANES)
+#define TAG_OF_WIRE 0x70000u /* as real tags, these differ where wires do: by more bits than two members spoil */
 #define NUM_RETURNED 41u /* tna.p4's count of second passes */
 
 struct job {
@@ -137,7 +138,7 @@ static void ask_honestly(struct world *w, struct question *q) {
                              .slot = (uint16_t)(job->is.slot_base + slot),
                              .flags = below(w, 3) == 0 ? SML_FLAG_RETRANSMISSION : 0,
                              .phase = phase,
-                             .tag = 0x1000 * slot + phase,
+                             .tag = TAG_OF_WIRE * is_max + 0x1000 * slot + phase,
                              .chunk = (uint32_t)sml_prng_next(&w->prng)};
   if (job->is.is_checked && !is_max && !is_probe) q->h.flags |= SML_FLAG_CHECKED;
   if (is_probe && below(w, 4) == 0) q->h.flags |= SML_FLAG_DEAF;
