@@ -202,6 +202,8 @@ class Netbed:
                 self._inside(self.bridge, "ip link add br0 mtu", str(self.mtu),
                              "type bridge stp_state 0 forward_delay 0 mcast_snooping 0")
                 self._inside(self.bridge, "ip link set br0 up")
+                for table in ("iptables", "ip6tables", "arptables"):  # no switch shows them what passes
+                    self._set_if_there(self.bridge, f"net/bridge/bridge-nf-call-{table}", 0)
             for rank in range(self.num_workers):
                 self._add_member(self.worker(rank), f"w{rank}", self.worker_address(rank), self.rate)
             self._add_member(self.aggregator, "agg", self.aggregator_address, self.aggregator_rate)
@@ -238,9 +240,7 @@ class Netbed:
         _run("ip", "netns", "add", namespace)
         self._inside(namespace, "ip link set lo up")
         for which in ("all", "default"):  # neighbour discovery would be counted as traffic
-            path = f"/proc/sys/net/ipv6/conf/{which}/disable_ipv6"
-            if os.path.exists(path):
-                self.set_kernel(namespace, f"net/ipv6/conf/{which}/disable_ipv6", 1)
+            self._set_if_there(namespace, f"net/ipv6/conf/{which}/disable_ipv6", 1)
 
     def _add_member(self, namespace, port, address, rate):
         self._add_namespace(namespace)
@@ -288,6 +288,10 @@ class Netbed:
                 address = json.loads(_run("ip", "-j", "-n", namespace, "addr", "show", "eth0"))[0]["addr_info"][0]["local"]
                 self._inside(namespace, f"ip route replace {SUBNET}.0/24 dev eth0 proto kernel scope link src {address}"
                              f" congctl lock {name}")
+
+    def _set_if_there(self, namespace, path, value):
+        if os.path.exists(f"/proc/sys/{path}"):
+            self.set_kernel(namespace, path, value)
 
     @staticmethod
     def set_kernel(namespace, path, value):
