@@ -68,8 +68,7 @@ static void say(const struct sml_mpi_group *g, const char *format, ...) {
   va_start(arguments, format);
   vsnprintf(line, sizeof line, format, arguments);
   va_end(arguments);
-  /* In one call: lines of several ranks don't mix. */
-  fprintf(stderr, "switchml: rank %u of %s: %s\n", g->rank, g->name, line);
+  sml_mpi_say("rank %u of %s: %s", g->rank, g->name, line);
 }
 
 /* ---- places: the jobs of this process, which share a context ---- */

@@ -29,14 +29,14 @@
 const char *const sml_mpi_kind_names[SML_MPI_NUM_KINDS] = {"allreduce", "reduce", "reduce_scatter",
                                                            "allgather", "bcast",  "barrier"};
 
-static void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
-static void say(const char *format, ...) {
-  char line[600];
+void sml_mpi_say(const char *format, ...) {
+  char text[800], line[sizeof text + 16];
   va_list arguments;
   va_start(arguments, format);
-  vsnprintf(line, sizeof line, format, arguments);
+  vsnprintf(text, sizeof text, format, arguments);
   va_end(arguments);
-  fprintf(stderr, "switchml: %s\n", line); /* in one call: lines of several ranks don't mix */
+  snprintf(line, sizeof line, "switchml: %s\n", text);
+  fputs(line, stderr);
 }
 
 static const struct {
@@ -84,8 +84,8 @@ static void read_number(const char *name, uint64_t min, uint64_t max, uint64_t *
   const unsigned long long number = strtoull(text, &end, 10);
   if (errno == 0 && *end == 0 && text[0] >= '0' && text[0] <= '9' && number >= min && number <= max) *value = number;
   else
-    say("%s=%s is no number from %llu to %llu; %llu is used", name, text, (unsigned long long)min,
-        (unsigned long long)max, (unsigned long long)*value);
+    sml_mpi_say("%s=%s is no number from %llu to %llu; %llu is used", name, text, (unsigned long long)min,
+                (unsigned long long)max, (unsigned long long)*value);
 }
 
 static bool is_lease(double seconds) {
@@ -98,13 +98,15 @@ static void read_lease(double *seconds) {
   char *end;
   const double number = strtod(text, &end);
   if (*end == 0 && is_lease(number)) *seconds = number;
-  else say("SWITCHML_LEASE=%s: set seconds from %g to %g; %g is used", text, LEAST_LEASE_S, MOST_LEASE_S, *seconds);
+  else
+    sml_mpi_say("SWITCHML_LEASE=%s: set seconds from %g to %g; %g is used", text, LEAST_LEASE_S, MOST_LEASE_S,
+                *seconds);
 }
 
 static void check_timeout(uint64_t *seconds, uint64_t usual, const char *prefix, const char *name) {
   if (*seconds >= 1 && *seconds <= MOST_TIMEOUT_S) return;
-  say("%s%s=%llu: set seconds from 1 to %u; %llu is used", prefix, name, (unsigned long long)*seconds, MOST_TIMEOUT_S,
-      (unsigned long long)usual);
+  sml_mpi_say("%s%s=%llu: set seconds from 1 to %u; %llu is used", prefix, name, (unsigned long long)*seconds,
+              MOST_TIMEOUT_S, (unsigned long long)usual);
   *seconds = usual;
 }
 
@@ -112,8 +114,8 @@ void sml_mpi_settings_check(struct sml_mpi_settings *s, const struct sml_mpi_set
   check_timeout(&s->timeout_s, usual->timeout_s, prefix, "timeout");
   check_timeout(&s->join_timeout_s, usual->join_timeout_s, prefix, "join_timeout");
   if (is_lease(s->lease_s)) return;
-  say("%slease=%g: set seconds from %g to %g; %g is used", prefix, s->lease_s, LEAST_LEASE_S, MOST_LEASE_S,
-      usual->lease_s);
+  sml_mpi_say("%slease=%g: set seconds from %g to %g; %g is used", prefix, s->lease_s, LEAST_LEASE_S, MOST_LEASE_S,
+              usual->lease_s);
   s->lease_s = usual->lease_s;
 }
 
@@ -163,7 +165,7 @@ struct sml_mpi_settings sml_mpi_settings_of_environment(void) {
   read_lease(&s.lease_s);
   const char *types = getenv("SWITCHML_MPI_TYPES");
   if (types != NULL && !sml_mpi_types_of(types, &s.types))
-    say("SWITCHML_MPI_TYPES=%s: there are " SML_MPI_TYPE_NAMES "; those of the default are taken", types);
+    sml_mpi_say("SWITCHML_MPI_TYPES=%s: there are " SML_MPI_TYPE_NAMES "; those of the default are taken", types);
   if (is_on("SWITCHML_DISABLE")) s.types = 0;
   s.is_one_way = is_on("SWITCHML_ONE_WAY");
   s.is_exact = is_exact();

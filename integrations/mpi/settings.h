@@ -52,3 +52,7 @@ void sml_mpi_settings_check(struct sml_mpi_settings *s, const struct sml_mpi_set
  * SML_MPI_TYPES_BYTES. */
 bool sml_mpi_types_of(const char *list, uint32_t *types_out);
 void sml_mpi_types_list(uint32_t types, char *list_out);
+
+/* A line on stderr, by one system call: those of several ranks don't mix. fprintf() writes 128 bytes at a time to a
+ * stream without a buffer, since glibc 2.37. */
+void sml_mpi_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
