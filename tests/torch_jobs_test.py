@@ -86,8 +86,8 @@ def case_hook():
         results.append(train(torch, model, ddp, rank, size))
     of_pair = in_pair(torch, dist, sml, pair, wrap) if rank != 1 else {}
     report(is_equal=torch.equal(bits(torch, results[0]), bits(torch, results[3])),
-           difference=max((result - results[2]).abs().max().item() for result in results), stats=state.stats(), of_backend=sml.stats(ours),
-           of_pair=of_pair)
+           difference=max((result - results[2]).abs().max().item() for result in results[:2]), # Gloo's bits depend on buckets
+           stats=state.stats(), of_backend=sml.stats(ours), of_pair=of_pair)
     state.close()
     dist.barrier()
     leave(dist, dist.distributed_c10d._get_default_group())
