@@ -34,9 +34,11 @@ static uint64_t chunks(uint32_t num) {
   return num * ONE;
 }
 
-void sml_congestion_init(struct sml_congestion *c, uint32_t max_chunks, uint32_t chunk_bytes, bool is_off) {
+void sml_congestion_init(struct sml_congestion *c, uint32_t max_chunks, uint32_t chunk_bytes, uint64_t path_ns,
+                         bool is_off) {
   const uint32_t initial_chunks = sml_max_u32(INITIAL_BYTES / chunk_bytes, INITIAL_MIN_CHUNKS);
   *c = (struct sml_congestion){.max_chunks = max_chunks, .threshold = UINT64_MAX, .min_rtt_ns = UINT64_MAX};
+  c->path_ns = path_ns;
   c->is_fixed = is_off || max_chunks < SML_CONGESTION_MIN_SLOTS;
   c->chunk_bytes = chunk_bytes;
   c->path_chunks = max_chunks;
@@ -70,12 +72,12 @@ static uint64_t cubic_window(const struct sml_congestion *c, uint64_t rtt_ns) {
   return window < (int64_t)ONE ? ONE : (uint64_t)window;
 }
 
-bool sml_congestion_is_far(const struct sml_congestion *c, const struct sml_rto *rto) {
-  return sml_min_u64(rto->path_ns, c->min_rtt_ns) >= NEAR_NS;
+bool sml_congestion_is_far(const struct sml_congestion *c) {
+  return sml_min_u64(c->path_ns, c->min_rtt_ns) >= NEAR_NS;
 }
 
-static bool is_far(const struct sml_congestion *c, const struct sml_rto *rto) {
-  return sml_congestion_is_far(c, rto) && c->min_rtt_ns != UINT64_MAX && !c->is_fixed;
+static bool is_far(const struct sml_congestion *c) {
+  return sml_congestion_is_far(c) && c->min_rtt_ns != UINT64_MAX && !c->is_fixed;
 }
 
 /* ---- pace ---- */
@@ -142,7 +144,7 @@ static void grow(struct sml_congestion *c, const struct sml_rto *rto, uint64_t n
   if (!c->is_limited && !c->was_limited) return;
   c->grown_ns += sml_min_u64(passed_ns, 2 * rto->srtt_ns);
   if (c->window < c->threshold) {
-    c->window += is_far(c, rto) && !c->is_full ? far_growth(c) : ONE;
+    c->window += is_far(c) && !c->is_full ? far_growth(c) : ONE;
   } else {
     const uint64_t num = c->window / ONE;
     SML_ASSERT(num > 0);
@@ -206,6 +208,15 @@ static void find_full(struct sml_congestion *c) {
   c->is_full = true;
 }
 
+void sml_congestion_share(struct sml_congestion *c, uint64_t window) {
+  if (c->is_fixed) return;
+  if (is_far(c)) find_full(c);
+  window = sml_min_u64(window, chunks(c->path_chunks));
+  if (window < c->window) c->peak = c->window;
+  c->window = c->threshold = c->reno = window;
+  c->grown_ns = 0;
+}
+
 /* A long path is full when more chunks under way do not come faster. */
 static void note_held(struct sml_congestion *c, uint64_t passed_ns) {
   const uint64_t held = passed_ns == 0 ? 0 : c->round_chunks * held_for_ns(c) / passed_ns;
@@ -235,9 +246,9 @@ static void note_held(struct sml_congestion *c, uint64_t passed_ns) {
  * queue has overflowed. */
 static void end_round(struct sml_congestion *c, const struct sml_rto *rto, uint64_t last_order, uint64_t now_ns) {
   SML_ASSERT(last_order >= c->round_order);
-  const bool is_sure = sml_min_u64(rto->path_ns, c->min_rtt_ns) >= FAR_LEAST_NS;
-  c->is_paced = is_far(c, rto) && (is_sure || c->has_overflowed);
-  if (is_far(c, rto)) {
+  const bool is_sure = sml_min_u64(c->path_ns, c->min_rtt_ns) >= FAR_LEAST_NS;
+  c->is_paced = is_far(c) && (is_sure || c->has_overflowed);
+  if (is_far(c)) {
     note_held(c, now_ns - c->round_ns);
     if (c->round_losses > sml_max_u64(c->round_chunks / FAR_LOSS_SHARE, FAR_LEAST_LOSSES)) {
       c->has_overflowed = true;
@@ -257,7 +268,7 @@ static void end_round(struct sml_congestion *c, const struct sml_rto *rto, uint6
 void sml_congestion_on_completed(struct sml_congestion *c, const struct sml_rto *rto, uint64_t order,
                                  uint64_t last_order, uint64_t now_ns) {
   c->round_gap_ns = sml_max_u64(c->round_gap_ns, now_ns - c->completed_ns);
-  if (sml_congestion_is_far(c, rto)) note_train(c, now_ns);
+  if (sml_congestion_is_far(c)) note_train(c, now_ns);
   c->completed_ns = now_ns;
   c->round_chunks++;
   if (rto->min_ns < c->min_rtt_ns && rto->min_ns > 0) {
@@ -294,7 +305,7 @@ static uint32_t least_kept(const struct sml_congestion *c) {
 void sml_congestion_on_loss(struct sml_congestion *c, const struct sml_rto *rto, uint64_t order, uint64_t last_order,
                             uint64_t now_ns) {
   c->round_losses += order > c->reduced_order; /* what was sent before says nothing new */
-  if (order <= c->reduced_order || order <= c->loss_order || c->is_fixed || is_far(c, rto)) return;
+  if (order <= c->reduced_order || order <= c->loss_order || c->is_fixed || is_far(c)) return;
   c->loss_order = last_order;
   const uint64_t least_ns = sml_min_u64(c->min_rtt_ns, rto->min_ns);
   const uint64_t short_ns = sml_min_u64(least_ns + least_ns / 2, SHORT_QUEUE_NS);

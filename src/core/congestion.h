@@ -38,6 +38,7 @@
 
 struct sml_congestion {
   uint32_t max_chunks, initial_chunks, chunk_bytes;
+  uint64_t path_ns;     /* the shortest round trip of all lanes behind the same link; 0: not known */
   uint32_t path_chunks; /* of max_chunks, what the path can use */
   bool is_fixed;
   uint64_t window, threshold; /* in chunks / 2^20, like all that follows except counts, orders and times */
@@ -72,12 +73,18 @@ struct sml_congestion {
   uint64_t best, best_ns; /* the largest window that a loss reduced within a second; when that was */
 };
 
-/* max_chunks: the slots. The window is never more, and never less if is_off or if they are very few. */
-void sml_congestion_init(struct sml_congestion *c, uint32_t max_chunks, uint32_t chunk_bytes, bool is_off);
+/* max_chunks: the slots. The window is never more, and never less if is_off or if they are very few. path_ns: what
+ * the join measured.
+ *
+ * An operation waits for its slowest lane, and of lanes behind one link those that yield get nothing if the others do
+ * not. So they shall judge alike whether their path is long: their owner keeps path_ns at the shortest round trip that
+ * any of them saw. And once one of them was reduced, all get the mean of their windows. */
+void sml_congestion_init(struct sml_congestion *c, uint32_t max_chunks, uint32_t chunk_bytes, uint64_t path_ns,
+                         bool is_off);
 
-/* Is the path longer than a data centre's? The join measures it on processors that may be busy, so each sample must say
- * so as well. */
-bool sml_congestion_is_far(const struct sml_congestion *c, const struct sml_rto *rto);
+/* Is the path longer than a data centre's? The join measures it on processors that may be busy, so each sample of each
+ * of those lanes must say so as well. */
+bool sml_congestion_is_far(const struct sml_congestion *c);
 
 #define SML_CONGESTION_CHUNK SML_NS_PER_S /* of credit: so a rate earns itself each nanosecond */
 
@@ -107,5 +114,7 @@ void sml_congestion_on_completed(struct sml_congestion *c, const struct sml_rto 
 void sml_congestion_on_loss(struct sml_congestion *c, const struct sml_rto *rto, uint64_t order, uint64_t last_order,
                             uint64_t now_ns);
 void sml_congestion_on_mark(struct sml_congestion *c, uint64_t order, uint64_t last_order, uint64_t now_ns);
+/* From now on the window is this, as that of all lanes behind the same link. */
+void sml_congestion_share(struct sml_congestion *c, uint64_t window);
 /* Nothing was under way for a timeout. */
 void sml_congestion_on_idle(struct sml_congestion *c);

@@ -24,7 +24,7 @@ struct path {
 static void make_path(struct path *p, uint32_t num_slots) {
   *p = (struct path){.now_ns = SML_NS_PER_S};
   sml_rto_init(&p->rto, 0);
-  sml_congestion_init(&p->c, num_slots, CHUNK_BYTES, false);
+  sml_congestion_init(&p->c, num_slots, CHUNK_BYTES, 0, false);
 }
 
 static uint32_t window(const struct path *p) {
@@ -209,7 +209,7 @@ static void a_long_path_has_a_rate(void **state) {
   (void)state;
   struct path p;
   make_path(&p, 8192);
-  sml_rto_init(&p.rto, 100 * MS);
+  p.c.path_ns = 100 * MS;
   const uint64_t ns_per_chunk = 100 * US; /* it holds 1,000 */
   round_trip(&p, 1, 100 * MS, false);
   for (int i = 0; i < 40; i++) {
@@ -258,7 +258,7 @@ static void a_long_path_has_a_pace(void **state) {
   struct path p;
   uint32_t first;
   make_path(&p, 8192);
-  sml_rto_init(&p.rto, 100 * MS);
+  p.c.path_ns = 100 * MS;
   assert_int_equal(num_sent(&p, MS, &first), 100000);
   round_trip(&p, 1, 100 * MS, false);
   for (int i = 0; i < 10; i++) far_trip(&p, 100 * US);
@@ -275,7 +275,7 @@ static void a_long_path_has_a_pace(void **state) {
   /* Faster ones count at once, and more than an eighth faster is tried. */
   for (int i = 0; i < 2; i++) far_trip(&p, 150 * US);
   assert_in_range(num_sent(&p, 100 * MS, &first), 2 * 660, 2 * 680);
-  sml_rto_init(&p.rto, 0);
+  p.c.path_ns = 0;
   round_trip(&p, 1, 100 * MS, false);
   assert_int_equal(num_sent(&p, MS, &first), 100000);
 }
@@ -286,7 +286,7 @@ static void a_shorter_path_has_a_pace_once_a_queue_overflowed(void **state) {
   struct path p;
   uint32_t first;
   make_path(&p, 8192);
-  sml_rto_init(&p.rto, 2 * MS);
+  p.c.path_ns = 2 * MS;
   round_trip(&p, 1, 2 * MS, false);
   p.ns_per_chunk = 10 * US; /* it holds 200 */
   for (int i = 0; i < 40; i++) round_trip(&p, window(&p), 2 * MS + window(&p) * p.ns_per_chunk, true);
@@ -305,7 +305,7 @@ static void a_path_that_is_hardly_used_has_no_pace(void **state) {
   struct path p;
   uint32_t first;
   make_path(&p, 8192);
-  sml_rto_init(&p.rto, 100 * MS);
+  p.c.path_ns = 100 * MS;
   p.ns_per_chunk = MS;
   for (int i = 0; i < 40; i++) round_trip(&p, 20, 100 * MS, false);
   assert_int_equal(num_sent(&p, MS, &first), 100000);
@@ -399,13 +399,39 @@ static void a_late_rank_is_no_queue(void **state) {
   assert_int_equal(p.c.deepest_ns, deepest_ns);
 }
 
+/* The part of another lane's reduction: as if it were this one's own. A long path is full then. */
+static void a_shared_window_is_taken(void **state) {
+  (void)state;
+  struct path p;
+  make_path(&p, NUM_SLOTS);
+  for (int i = 0; i < 5; i++) round_trip(&p, window(&p), 200 * US, true);
+  assert_int_equal(window(&p), NUM_SLOTS);
+  sml_congestion_share(&p.c, 100u << 20);
+  assert_int_equal(window(&p), 100);
+  assert_int_equal(p.c.num_reductions, 0);
+  round_trip(&p, 100, 200 * US, true); /* it does not double at once, but returns to where it was */
+  assert_in_range(window(&p), 100, 110);
+  for (int i = 0; i < 30000; i++) round_trip(&p, window(&p), 200 * US, true);
+  assert_int_equal(window(&p), NUM_SLOTS);
+  sml_congestion_share(&p.c, 2ull * NUM_SLOTS << 20);
+  assert_int_equal(window(&p), NUM_SLOTS);
+  assert_false(p.c.is_full);
+  p.c.path_ns = p.c.min_rtt_ns = 100 * MS;
+  sml_congestion_share(&p.c, 100u << 20);
+  assert_int_equal(window(&p), 100);
+  assert_true(p.c.is_full);
+  sml_congestion_init(&p.c, NUM_SLOTS, CHUNK_BYTES, 0, true);
+  sml_congestion_share(&p.c, 100u << 20);
+  assert_int_equal(window(&p), NUM_SLOTS);
+}
+
 static void few_slots_and_fixed_windows_stay(void **state) {
   (void)state;
   static const uint32_t slots[] = {1, 2, 8, SML_CONGESTION_MIN_SLOTS - 1, NUM_SLOTS};
   for (size_t i = 0; i < SML_ARRAY_LEN(slots); i++) {
     struct path p;
     make_path(&p, slots[i]);
-    if (slots[i] == NUM_SLOTS) sml_congestion_init(&p.c, NUM_SLOTS, CHUNK_BYTES, true);
+    if (slots[i] == NUM_SLOTS) sml_congestion_init(&p.c, NUM_SLOTS, CHUNK_BYTES, 0, true);
     assert_int_equal(window(&p), slots[i]);
     for (int k = 0; k < 10; k++) {
       round_trip(&p, slots[i], MS, true);
@@ -461,6 +487,7 @@ int main(void) {
       cmocka_unit_test(after_a_random_loss_the_next_are_forgiven),
       cmocka_unit_test(losses_in_a_row_with_a_full_queue_count),
       cmocka_unit_test(a_late_rank_is_no_queue),
+      cmocka_unit_test(a_shared_window_is_taken),
       cmocka_unit_test(few_slots_and_fixed_windows_stay),
       cmocka_unit_test(random_events_stay_in_bounds),
   };

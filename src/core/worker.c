@@ -77,7 +77,7 @@ struct sml_worker *sml_worker_init(void *mem, const struct sml_worker_options *o
   w->waiting = (struct list){NONE, NONE};
   for (uint32_t k = 0; k < SML_RTO_LEVELS; k++) w->levels[k] = (struct list){NONE, NONE};
   sml_rto_init(&w->rto, o->rtt_ns);
-  sml_congestion_init(&w->congestion, o->num_slots, o->chunk_bytes, o->has_fixed_window || has_one_way);
+  sml_congestion_init(&w->congestion, o->num_slots, o->chunk_bytes, o->rtt_ns, o->has_fixed_window || has_one_way);
   sml_worker_gaps_init(w);
   if (has_one_way) sml_fence_window_init(w);
   w->clock_budget = w->silence_budget = SML_MOST_BUDGET;
@@ -135,7 +135,7 @@ static uint32_t find_update(struct sml_worker *w) {
   if (s == NONE || is_held_back(w, s)) return NONE;
   if (w->congestion.is_fixed) {
     if (is_one_way(w) && !sml_fence_window_allows(w, &w->slots[s])) return NONE;
-    if (sml_worker_has_fixed_window(w)) return s;
+    if (w->options.has_fixed_window) return s;
   } else if (sml_worker_is_window_full(w)) {
     sml_congestion_note_limited(&w->congestion);
     return NONE;
@@ -169,8 +169,8 @@ void sml_worker_set_buffer(struct sml_worker *w, uint32_t num_chunks) {
   w->buffer_chunks = sml_min_u32(sml_max_u32(num_chunks, SML_LEAST_CHUNKS), w->options.num_slots);
 }
 
-bool sml_worker_has_fixed_window(const struct sml_worker *w) {
-  return w->options.has_fixed_window;
+struct sml_congestion *sml_worker_congestion(struct sml_worker *w) {
+  return &w->congestion;
 }
 
 uint64_t sml_worker_under_way_bytes(const struct sml_worker *w) {

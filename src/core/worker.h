@@ -37,6 +37,7 @@ struct sml_worker_options {
   bool has_fixed_window; /* the window is all slots, whatever is lost or marked */
 };
 
+struct sml_congestion;
 struct sml_worker;
 size_t sml_worker_memsize(const struct sml_worker_options *options);
 struct sml_worker *sml_worker_init(void *mem, const struct sml_worker_options *options); /* aligned 64 */
@@ -77,7 +78,7 @@ void sml_worker_set_leaving(struct sml_worker *w, uint64_t leaving_ns);
 /* From now on at most so many chunks may be outstanding: as many results as this host's receive buffer holds, should
  * all of them come while nobody reads it. At the start: as many as there are slots. */
 void sml_worker_set_buffer(struct sml_worker *w, uint32_t num_chunks);
-bool sml_worker_has_fixed_window(const struct sml_worker *w);
+struct sml_congestion *sml_worker_congestion(struct sml_worker *w); /* of lanes that share a link (congestion.h) */
 /* Bytes of chunks that are under way, headers included. */
 uint64_t sml_worker_under_way_bytes(const struct sml_worker *w);
 

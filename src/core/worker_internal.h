@@ -220,7 +220,7 @@ static inline uint32_t sml_worker_slot_at(const struct sml_worker *w, uint64_t c
 }
 
 static inline bool sml_worker_is_far(const struct sml_worker *w) {
-  return sml_congestion_is_far(&w->congestion, &w->rto);
+  return sml_congestion_is_far(&w->congestion);
 }
 
 /* One way: all that was submitted has a slot, and has left. */

@@ -268,6 +268,7 @@ static const uint8_t ways[2] = {SML_REDUCE_TO_OWNER, SML_REDUCE_COPY};
 static struct sml_lane *open_lane(struct world *w, struct world_job *job, uint32_t r, uint32_t l, uint8_t way) {
   const struct sml_lane_options options = {.worker = worker_options(w, job, r, l, way),
                                            .num_windows = w->options.num_windows,
+                                           .shortest_ns = w->options.shares_link ? &w->shortest_ns[r] : NULL,
                                            .aggregator = w->aggregator_ports[l].addr,
                                            .is_multicast = w->options.is_multicast,
                                            .lane = l,

@@ -39,6 +39,7 @@ struct world_options {
   bool is_one_way;                   /* there are one-way windows as well: unchecked */
   bool has_fixed_window;             /* of chunks under way: nothing limits it */
   uint32_t num_windows;              /* as of sml_lane_options */
+  bool shares_link;                  /* lanes of a rank, of all jobs */
   bool has_liar;                     /* an aggregator's grants are not honest: invariant I9 is not expected */
   double up_mark;                    /* chance that an update comes marked; faults.mark: that any frame does */
   double stall;                      /* chance that an engine sits out a pass */
@@ -78,6 +79,7 @@ struct world {
   struct world_port aggregator_ports[WORLD_MAX_LANES], worker_ports[WORLD_MAX_RANKS][WORLD_MAX_LANES];
   struct sml_aggregator_engine *aggregators[WORLD_MAX_LANES];
   struct sml_worker_engine *workers[WORLD_MAX_RANKS][WORLD_MAX_LANES];
+  _Atomic uint64_t shortest_ns[WORLD_MAX_RANKS];
   struct world_job jobs[WORLD_MAX_JOBS];
   struct sml_aggregator_event events[WORLD_MAX_EVENTS];
   uint32_t num_events;

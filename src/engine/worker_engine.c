@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "core/congestion.h"
 #include "engine/payload.h"
 #include "engine/worker_engine_internal.h"
 #include "switchml/switchml.h"
@@ -124,11 +125,43 @@ static uint64_t window_bytes(const struct sml_lane *lane) {
   return (uint64_t)sml_window_positions(o->way, o->num_slots) * full_frame_bytes(lane);
 }
 
+/* Engines write the shortest at the same time: one that is lost comes again in the next pass. */
+static void share_path(const struct sml_lane *lane) {
+  _Atomic uint64_t *shared = lane->options.shortest_ns;
+  struct sml_congestion *c = sml_worker_congestion(lane->worker);
+  if (shared == NULL) return;
+  c->path_ns = atomic_load_explicit(shared, memory_order_relaxed);
+  /* A copy comes back before the furthest rank has sent anything. */
+  if (lane->options.worker.way == SML_REDUCE_COPY || c->min_rtt_ns >= c->path_ns) return;
+  c->path_ns = c->min_rtt_ns;
+  atomic_store_explicit(shared, c->path_ns, memory_order_relaxed);
+}
+
+/* An idle lane has no part in the window. */
+static bool has_part(const struct sml_lane *lane, const struct sml_lane *reduced) {
+  struct sml_worker_view view;
+  sml_worker_view(lane->worker, &view);
+  return view.is_waiting && lane->options.shortest_ns == reduced->options.shortest_ns &&
+         lane->options.worker.way == SML_REDUCE_SUM;
+}
+
+static void share_window(struct sml_worker_engine *e, const struct sml_lane *reduced) {
+  uint64_t sum = 0, num_windows = 0;
+  for (uint32_t i = 0; i < e->num_lanes; i++)
+    if (has_part(e->lanes[i], reduced)) {
+      sum += sml_worker_congestion(e->lanes[i]->worker)->window;
+      num_windows++;
+    }
+  for (uint32_t i = 0; i < e->num_lanes; i++)
+    if (has_part(e->lanes[i], reduced))
+      sml_congestion_share(sml_worker_congestion(e->lanes[i]->worker), sum / num_windows);
+}
+
 /* How many new chunks may enter the send queue now (send_queue.h). */
 static uint32_t find_room(struct sml_worker_engine *e, const struct sml_lane *lane, uint64_t now_ns) {
   struct sml_netio *io = e->options.io;
   struct sml_send_queue *q = &e->send_queue;
-  if (io->ops->tx_waiting == NULL || sml_worker_has_fixed_window(lane->worker)) return UINT32_MAX;
+  if (io->ops->tx_waiting == NULL || lane->options.worker.has_fixed_window) return UINT32_MAX;
   const uint32_t frame_bytes = full_frame_bytes(lane);
   const bool goes_one_way = lane->options.worker.way != SML_REDUCE_SUM; /* its fences must not wait behind all lanes' */
   const uint32_t num_windows = goes_one_way ? 1 : sml_max_u32(lane->options.num_windows, 1);
@@ -343,6 +376,7 @@ uint64_t sml_worker_engine_run_once(void *engine, uint64_t now_ns) {
     struct sml_lane *lane = e->lanes[i];
     admit(lane, now_ns);
     if (lane->failed_status == SML_OK) {
+      share_path(lane);
       sml_worker_on_timer(lane->worker, now_ns);
       sml_worker_set_buffer(lane->worker, find_buffer(e, lane));
       sml_worker_set_room(lane->worker, find_room(e, lane, now_ns));
@@ -359,6 +393,8 @@ uint64_t sml_worker_engine_run_once(void *engine, uint64_t now_ns) {
     if (lane->options.worker.way == SML_REDUCE_SUM)
       sml_send_queue_count(&e->send_queue, sml_worker_under_way_bytes(lane->worker), view.srtt_ns,
                            sml_max_u32(lane->options.num_windows, 1));
+    if (view.window_reductions != lane->num_reductions && lane->options.shortest_ns != NULL) share_window(e, lane);
+    lane->num_reductions = view.window_reductions;
     if (view.is_out_of_room && lane->failed_status == SML_OK) deadline = sml_min_u64(deadline, now_ns + look_ns);
     gather_ns = sml_min_u64(gather_ns, gather_time(lane, &view, look_ns));
     greeting_ns = sml_min_u64(greeting_ns, sml_hello_greet(e, lane, now_ns));

@@ -74,6 +74,9 @@ struct sml_lane_options {
   uint32_t num_operations; /* ring capacity; power of two */
   uint32_t num_windows;    /* that may wait in this host's queue (send_queue.h); 0: 1 */
   struct sml_seal seal;    /* the epoch's */
+  /* The shortest round trip of lanes that share a link and an operation, those with the same pointer; NULL: it shares
+   * with none (congestion.h). */
+  _Atomic uint64_t *shortest_ns;
   /* A switch may sum: HELLO goes out each second, by which its control plane sees where this rank is. */
   bool greets;
   uint16_t rank;  /* of this process, not the contributor */

@@ -34,6 +34,7 @@ struct sml_lane {
   bool has_error_reply;
   uint64_t error_reply_ns;
   uint64_t greet_at_ns;
+  uint64_t num_reductions; /* of its window, that other lanes had their part of */
   struct sml_futile futile;
   uint32_t num_unheard, unheard_pass; /* passes with repeats since the last first copy of a result; the latest one */
   struct sml_worker_view before; /* counts of the worker's earlier epochs */

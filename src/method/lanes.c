@@ -102,6 +102,7 @@ static struct sml_lane *open_lane(struct sml_job_lanes *lanes, uint32_t l) {
                                      .lane = place->number,
                                      .num_operations = num_operations(lanes, shard.start),
                                      .num_windows = shard.is_embedded ? SML_TUNING_EMBEDDED_WINDOWS : 1,
+                                     .shortest_ns = &lanes->shortest_ns,
                                      .seal = shard.seal,
                                      .greets = (shard.start->features & SML_FEATURE_SWITCH) != 0,
                                      .rank = (uint16_t)lanes->rank,
@@ -122,14 +123,17 @@ static struct sml_lane *open_lane(struct sml_job_lanes *lanes, uint32_t l) {
 /* Neighbours are at different shards, so that an operation of few chunks is shared among many. */
 static void place_lanes(struct sml_job_lanes *lanes, bool goes_one_way) {
   uint32_t num_slots[SML_MAX_JOB_LANES], num_at_shard[SML_MAX_JOB_LANES], num_lanes = 0, num_engines = 0;
+  uint64_t shortest_ns = UINT64_MAX;
   SML_ASSERT(lanes->num_shards <= SML_MAX_JOB_LANES);
   for (uint32_t s = 0; s < lanes->num_shards; s++) {
     struct sml_job_lanes_shard shard;
     describe_shard(lanes, s, &shard);
+    shortest_ns = sml_min_u64(shortest_ns, shard.start->rtt_ns);
     num_slots[s] = shard.start->num_slots;
     num_at_shard[s] = shard.start->num_lanes;
     sml_key_wipe(&shard.seal, sizeof shard.seal);
   }
+  lanes->shortest_ns = shortest_ns;
   for (uint32_t e = 0; e < SML_MAX_LANES; e++)
     for (uint32_t s = 0; s < lanes->num_shards; s++) {
       if (e >= num_at_shard[s]) continue;

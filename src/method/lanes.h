@@ -49,6 +49,7 @@ struct sml_job_lanes {
    * successor has other ones; read without it. */
   _Atomic uint32_t num_lanes, num_engines;
   _Atomic uint32_t num_windows; /* num_lanes, or three times as many: then come those of copies, and those of sums */
+  _Atomic uint64_t shortest_ns; /* the shortest round trip that a start says, or any lane saw: they share a link */
   struct sml_job_lane lanes[3 * SML_MAX_JOB_LANES];
 };
 
