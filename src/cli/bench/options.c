@@ -77,12 +77,13 @@ static const char doc[] =
     "failed, 2 for wrong arguments.";
 
 void sml_bench_say(const char *format, ...) {
-  char text[1024];
+  char text[1024], line[sizeof text + 24];
   va_list arguments;
   va_start(arguments, format);
   vsnprintf(text, sizeof text, format, arguments);
   va_end(arguments);
-  fprintf(stderr, "switchml bench: %s\n", text);
+  snprintf(line, sizeof line, "switchml bench: %s\n", text);
+  fputs(line, stderr); /* one write, where fprintf() may take several: other ranks write, too */
 }
 
 const char *sml_bench_collective_name(enum sml_bench_collective collective) {
