@@ -145,6 +145,7 @@ static bool has_part(const struct sml_lane *lane, const struct sml_lane *reduced
          lane->options.worker.way == SML_REDUCE_SUM;
 }
 
+/* The window that was reduced may be the only one. */
 static void share_window(struct sml_worker_engine *e, const struct sml_lane *reduced) {
   uint64_t sum = 0, num_windows = 0;
   for (uint32_t i = 0; i < e->num_lanes; i++)
@@ -152,7 +153,7 @@ static void share_window(struct sml_worker_engine *e, const struct sml_lane *red
       sum += sml_worker_congestion(e->lanes[i]->worker)->window;
       num_windows++;
     }
-  for (uint32_t i = 0; i < e->num_lanes; i++)
+  for (uint32_t i = 0; i < e->num_lanes && num_windows > 1; i++)
     if (has_part(e->lanes[i], reduced))
       sml_congestion_share(sml_worker_congestion(e->lanes[i]->worker), sum / num_windows);
 }
