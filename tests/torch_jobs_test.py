@@ -349,7 +349,9 @@ def test_group_timeouts_name_the_missing_rank():
         for name, limit in (("first", 2), ("later", 3)):
             result = results[rank][name]
             assert result["ranks"] == [1] and result["status"] == "timed out" and "rank 1" in result["text"], results
-        assert 1.9 < results[rank]["first"]["took_s"] and 0.9 < results[rank]["later"]["took_s"], results
+        # The later group's 3 s began with its first call, just before the first group's 2 s; maybe on another rank.
+        first_s, later_s = (results[rank][name]["took_s"] for name in ("first", "later"))
+        assert 1.9 < first_s and 2.5 < first_s + later_s, results
         assert "0.5 s of this wait" in results[rank]["wait"]["text"] and not results[rank]["wait"]["ranks"], results
 
 
