@@ -91,26 +91,29 @@ static uint64_t train_ns(const struct sml_congestion *c) {
   return sml_min_u64(c->min_rtt_ns / 4, TRAIN_NS);
 }
 
-/* A train ends when it is long enough, or nothing follows. Chunks that were read at once came before, so what was read
- * first does not count. */
+/* A train ends when it is long enough, or nothing follows. Chunks that were read at once may have come long before, and
+ * what waited for a busy host comes at once. So one train may be too fast, and the next one has to agree. */
 static void note_train(struct sml_congestion *c, uint64_t now_ns) {
   if (now_ns > c->completed_ns) {
     const uint64_t least_ns = train_ns(c), lasted_ns = c->completed_ns - c->train_ns;
     const bool is_over = now_ns - c->completed_ns > least_ns;
     const bool is_long = lasted_ns >= least_ns && c->train_chunks >= TRAIN_CHUNKS;
-    if (is_long) c->round_rate = sml_max_u64(c->round_rate, c->train_chunks * SML_NS_PER_S / lasted_ns);
     if (is_long || is_over) {
+      const uint64_t rate = is_long ? c->train_chunks * SML_NS_PER_S / lasted_ns : 0;
+      c->round_rate = sml_max_u64(c->round_rate, sml_min_u64(rate, c->train_rate));
       c->train_ns = is_over ? now_ns : c->completed_ns;
       c->train_chunks = 0;
+      c->train_rate = is_over ? 0 : rate;
     }
   }
-  c->train_chunks += now_ns > c->train_ns;
+  c->train_chunks++;
 }
 
 /* The window may grow to what the path holds at its rate, and what comes while results gather; any: it is not known. */
 static uint64_t found_window(const struct sml_congestion *c) {
   const uint64_t rate = path_rate(c), margin_ns = sml_max_u64(c->min_rtt_ns / FAR_MARGIN, train_ns(c));
-  return rate == 0 ? UINT64_MAX : rate * (c->min_rtt_ns + margin_ns) / SML_NS_PER_S * ONE;
+  if (rate == 0) return UINT64_MAX;
+  return sml_max_u64(rate * (c->min_rtt_ns + margin_ns) / SML_NS_PER_S * ONE, chunks(c->initial_chunks));
 }
 
 /* For each completed chunk, before the path was full once. */
@@ -326,7 +329,7 @@ void sml_congestion_on_mark(struct sml_congestion *c, uint64_t order, uint64_t l
 }
 
 void sml_congestion_on_idle(struct sml_congestion *c) {
-  const uint64_t initial = chunks(c->initial_chunks);
+  const uint64_t initial = path_rate(c) > 0 ? found_window(c) : chunks(c->initial_chunks);
   if (c->window <= initial) return;
   c->threshold = sml_max_u64(c->threshold, c->window);
   c->window = initial;

@@ -18,9 +18,10 @@
  *   at least 1.25 MiB. More would only lengthen queues, and with them every repair.
  *
  * - On a long path chunks are paced. Results that come one soon after the other, a *train*, show how fast the path's
- *   narrowest link sends, however few they are. New chunks and repeats leave an eighth faster, in turns of 1 ms, where
+ *   narrowest link sends, however few they are. Two trains in a row have to, since what waited at a busy host comes as
+ *   one. New chunks and repeats leave an eighth faster, in turns of 1 ms, where
  *   a window that grows would send them in bursts, of which a short queue loses a part. And the window grows faster,
- *   up to what the path holds at that rate.
+ *   up to what the path holds at that rate. An idle time takes no more of it than what is above that.
  *   Where the join or a sample took less than 5 ms, busy processors may be the reason, and trains come as they read
  *   them. There chunks are paced only once a queue has overflowed.
  *
@@ -59,8 +60,9 @@ struct sml_congestion {
   bool is_full; /* the path was full once: since then what it held limits the window */
   bool has_overflowed; /* so many were lost in some round that a queue was full */
   /* On a long path: since when chunks of this train have completed, and how many after that; chunks a second of the
-   * fastest train in this round, in the last FAR_ROUNDS rounds, and in those before. */
-  uint64_t train_ns, train_chunks;
+   * train right before (0: there was none), and those of the fastest two in a row in this round, in the last FAR_ROUNDS
+   * rounds, and in those before. */
+  uint64_t train_ns, train_chunks, train_rate;
   uint64_t round_rate, rate, rate_before;
   bool is_paced, has_widened; /* that rate limits the lane; it has grown in the last round */
   uint64_t credit, turn_ns, next_turn_ns; /* what may be sent, in SML_CONGESTION_CHUNK, as of turn_ns */

@@ -280,6 +280,69 @@ static void a_long_path_has_a_pace(void **state) {
   assert_int_equal(num_sent(&p, MS, &first), 100000);
 }
 
+/* What a rank reads late, in several passes, makes one train that is too fast. */
+static void a_train_alone_is_no_rate(void **state) {
+  (void)state;
+  struct path p;
+  uint32_t first;
+  make_path(&p, 8192);
+  p.c.path_ns = 100 * MS;
+  round_trip(&p, 1, 100 * MS, false);
+  for (int i = 0; i < 10; i++) far_trip(&p, 100 * US);
+  const uint32_t before = window(&p), num_late = 300;
+  for (int k = 0; k < 60; k++) {
+    const uint64_t order = p.order + 1, rtt_ns = rtt_of(before, 100 * MS, 100 * US);
+    const uint64_t first_ns = p.now_ns + rtt_ns - (before - 1) * 100 * US;
+    p.order += before;
+    sml_congestion_note_limited(&p.c);
+    for (uint32_t i = 0; i < before; i++) {
+      const uint64_t came_ns = first_ns + i * 100 * US;
+      const uint64_t read_ns = first_ns + num_late * 100 * US + i / 100 * 500 * US; /* 100 in each pass */
+      p.now_ns = sml_max_u64(came_ns, read_ns);
+      sml_rto_sample(&p.rto, rtt_ns + p.now_ns - came_ns);
+      sml_congestion_on_completed(&p.c, &p.rto, order + i, p.order, p.now_ns);
+    }
+  }
+  assert_in_range(num_sent(&p, 100 * MS, &first), 1100, 1150);
+  assert_in_range(window(&p), before, before + 10);
+}
+
+/* After an idle time a long path gets what it holds: the pace makes no burst of it. */
+static void an_idle_long_path_keeps_its_window(void **state) {
+  (void)state;
+  struct path p;
+  uint32_t first;
+  make_path(&p, 8192);
+  p.c.path_ns = 100 * MS;
+  round_trip(&p, 1, 100 * MS, false);
+  for (int i = 0; i < 40; i++) far_trip(&p, 100 * US);
+  const uint32_t before = window(&p);
+  assert_in_range(before, 1100, 1150);
+  p.now_ns += 5 * SML_NS_PER_S;
+  sml_congestion_on_idle(&p.c);
+  assert_int_equal(window(&p), before);
+  (void)num_sent(&p, MS, &first);
+  assert_true(first <= 12 + SML_CONGESTION_MIN_CHUNKS);
+  p.c.window = 5000ull << 20; /* more than it holds, as before its rate was known */
+  sml_congestion_on_idle(&p.c);
+  assert_in_range(window(&p), 1100, 1150);
+  assert_true(p.c.threshold >= 5000ull << 20);
+}
+
+/* A path that holds less than a burst which harms nobody gets that burst. */
+static void a_long_path_that_is_narrow_has_a_burst(void **state) {
+  (void)state;
+  struct path p;
+  make_path(&p, 8192);
+  p.c.path_ns = 10 * MS;
+  round_trip(&p, 1, 10 * MS, false);
+  p.ns_per_chunk = 500 * US; /* it holds 20 */
+  for (int i = 0; i < 40; i++) round_trip(&p, window(&p), rtt_of(window(&p), 10 * MS, p.ns_per_chunk), true);
+  assert_in_range(window(&p), INITIAL, INITIAL + 1);
+  sml_congestion_on_idle(&p.c);
+  assert_in_range(window(&p), INITIAL, INITIAL + 1);
+}
+
 /* On a busy machine the join and all samples take milliseconds, and trains come as processors read them. */
 static void a_shorter_path_has_a_pace_once_a_queue_overflowed(void **state) {
   (void)state;
@@ -481,6 +544,9 @@ int main(void) {
       cmocka_unit_test(loss_without_a_queue_leaves_what_the_path_holds),
       cmocka_unit_test(a_long_path_has_a_rate),
       cmocka_unit_test(a_long_path_has_a_pace),
+      cmocka_unit_test(a_train_alone_is_no_rate),
+      cmocka_unit_test(an_idle_long_path_keeps_its_window),
+      cmocka_unit_test(a_long_path_that_is_narrow_has_a_burst),
       cmocka_unit_test(a_shorter_path_has_a_pace_once_a_queue_overflowed),
       cmocka_unit_test(a_path_that_is_hardly_used_has_no_pace),
       cmocka_unit_test(loss_with_a_full_queue_counts),
