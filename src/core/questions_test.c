@@ -216,6 +216,16 @@ static void the_window_narrows_while_nothing_is_summed(void **state) {
   free_lane(lane);
 }
 
+/* How many questions it has then. */
+static uint32_t ask(struct lane *lane, uint64_t now_ns, struct sml_header *last_out) {
+  struct sml_send send;
+  uint32_t num = 0;
+  lane->now_ns = now_ns;
+  sml_worker_on_timer(lane->w, now_ns);
+  for (; sml_worker_next_send(lane->w, now_ns, &send), send.kind == SML_SEND_PROBE; num++) *last_out = send.header;
+  return num;
+}
+
 /* Nothing follows the last chunks of an operation. On a long path the worker asks about them when a round trip and a
  * quarter have passed, and, twice each, as long after its first question. In the middle of an operation it does not. */
 static void the_end_on_a_long_path_is_asked_about_soon(void **state) {
@@ -223,21 +233,39 @@ static void the_end_on_a_long_path_is_asked_about_soon(void **state) {
   for (uint32_t num_chunks = 64; num_chunks <= 128; num_chunks += 64) {
     struct lane *lane = begin_lane(64, num_chunks, 100 * MS);
     const uint64_t sent_ns = lane->now_ns;
+    struct sml_header last;
     lane->now_ns = sent_ns + 100 * MS;
     for (uint32_t s = 0; s < 60; s++) give_result(lane, s, 64 + s, 0);
     static const struct { uint64_t passed_ns; uint32_t num_probes; } asked[] = {
         {124 * MS, 0}, {126 * MS, 4}, {249 * MS, 4}, {252 * MS, 12}};
     for (size_t i = 0; i < SML_ARRAY_LEN(asked); i++) {
-      lane->now_ns = sent_ns + asked[i].passed_ns;
-      sml_worker_on_timer(lane->w, lane->now_ns);
-      struct sml_send send;
-      for (sml_worker_next_send(lane->w, lane->now_ns, &send); send.kind == SML_SEND_PROBE; lane->num_probes++)
-        sml_worker_next_send(lane->w, lane->now_ns, &send);
+      lane->num_probes += ask(lane, sent_ns + asked[i].passed_ns, &last);
       if (num_chunks == 64) assert_int_equal(lane->num_probes, asked[i].num_probes);
       else assert_int_equal(lane->num_probes, 0);
     }
     free_lane(lane);
   }
+}
+
+/* As above, but all results waited for others' repairs, 300 ms. What an answer took says how long the path is. */
+static void repairs_of_others_make_no_end_long(void **state) {
+  (void)state;
+  struct lane *lane = begin_lane(64, 128, 100 * MS);
+  const uint64_t sent_ns = lane->now_ns;
+  const uint8_t missing = 1 << OWN | 1 << 2;
+  struct sml_header h;
+  assert_true(ask(lane, sent_ns + 160 * MS, &h) > 0); /* it was silent */
+  h.type = SML_PACKET_PENDING;
+  h.payload_bytes = 1;
+  lane->now_ns = sent_ns + 260 * MS;
+  (void)sml_worker_on_packet(lane->w, &h, &missing, lane->now_ns);
+  assert_true(send_update(lane)); /* again: a loss pays for questions */
+  lane->now_ns = sent_ns + 300 * MS;
+  for (uint32_t s = 0; s < 64; s++) give_result(lane, s, 64 + s, 0);
+  for (uint32_t s = 0; s < 64; s++) assert_true(send_update(lane));
+  assert_int_equal(ask(lane, sent_ns + 420 * MS, &h), 0);
+  assert_true(ask(lane, sent_ns + 430 * MS, &h) > 0);
+  free_lane(lane);
 }
 
 /* The join measured a long path, on a processor that was busy; a sample does not. So the last chunks are not asked
@@ -426,6 +454,7 @@ int main(void) {
       cmocka_unit_test(a_burst_of_loss_is_outlasted_without_a_budget),
       cmocka_unit_test(the_window_narrows_while_nothing_is_summed),
       cmocka_unit_test(the_end_on_a_long_path_is_asked_about_soon),
+      cmocka_unit_test(repairs_of_others_make_no_end_long),
       cmocka_unit_test(a_busy_processor_is_no_long_path),
       cmocka_unit_test(a_pause_between_trains_is_no_silence),
       cmocka_unit_test(a_small_buffer_holds_new_chunks_back),

@@ -278,7 +278,8 @@ static bool is_at_end(const struct sml_worker *w) {
 static uint64_t end_deadline_of(const struct sml_worker *w, uint32_t level) {
   const uint64_t sent_ns = w->slots[w->levels[level].head].sent_ns;
   const uint64_t answer_ns = w->rto.answer_ns > 0 ? w->rto.answer_ns : w->rto.srtt_ns;
-  if (level == 0) return sml_max_u64(sent_ns, w->last_update_ns) + sml_worker_round_trip(w);
+  const uint64_t trip_ns = sml_min_u64(answer_ns, w->rto.srtt_ns);
+  if (level == 0) return sml_max_u64(sent_ns, w->last_update_ns) + trip_ns + trip_ns / 4;
   return sent_ns + ((answer_ns + answer_ns / 4) << sml_min_u32(level - 1, MOST_PAID_LEVEL));
 }
 
