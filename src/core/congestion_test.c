@@ -198,6 +198,13 @@ static void loss_without_a_queue_leaves_what_the_path_holds(void **state) {
   }
 }
 
+/* The join and a sample say that it is long. */
+static void make_far_path(struct path *p, uint64_t path_ns) {
+  make_path(p, 8192);
+  p->c.path_ns = path_ns;
+  round_trip(p, 1, path_ns, false);
+}
+
 static void far_trip(struct path *p, uint64_t ns_per_chunk) {
   p->ns_per_chunk = ns_per_chunk;
   round_trip(p, window(p), rtt_of(window(p), 100 * MS, ns_per_chunk), true);
@@ -208,10 +215,8 @@ static void far_trip(struct path *p, uint64_t ns_per_chunk) {
 static void a_long_path_has_a_rate(void **state) {
   (void)state;
   struct path p;
-  make_path(&p, 8192);
-  p.c.path_ns = 100 * MS;
+  make_far_path(&p, 100 * MS);
   const uint64_t ns_per_chunk = 100 * US; /* it holds 1,000 */
-  round_trip(&p, 1, 100 * MS, false);
   for (int i = 0; i < 40; i++) {
     const uint32_t num_lost = window(&p) / 50;
     far_trip(&p, ns_per_chunk);
@@ -285,9 +290,7 @@ static void a_train_alone_is_no_rate(void **state) {
   (void)state;
   struct path p;
   uint32_t first;
-  make_path(&p, 8192);
-  p.c.path_ns = 100 * MS;
-  round_trip(&p, 1, 100 * MS, false);
+  make_far_path(&p, 100 * MS);
   for (int i = 0; i < 10; i++) far_trip(&p, 100 * US);
   const uint32_t before = window(&p), num_late = 300;
   for (int k = 0; k < 60; k++) {
@@ -312,9 +315,7 @@ static void an_idle_long_path_keeps_its_window(void **state) {
   (void)state;
   struct path p;
   uint32_t first;
-  make_path(&p, 8192);
-  p.c.path_ns = 100 * MS;
-  round_trip(&p, 1, 100 * MS, false);
+  make_far_path(&p, 100 * MS);
   for (int i = 0; i < 40; i++) far_trip(&p, 100 * US);
   const uint32_t before = window(&p);
   assert_in_range(before, 1100, 1150);
@@ -333,9 +334,7 @@ static void an_idle_long_path_keeps_its_window(void **state) {
 static void a_long_path_that_is_narrow_has_a_burst(void **state) {
   (void)state;
   struct path p;
-  make_path(&p, 8192);
-  p.c.path_ns = 10 * MS;
-  round_trip(&p, 1, 10 * MS, false);
+  make_far_path(&p, 10 * MS);
   p.ns_per_chunk = 500 * US; /* it holds 20 */
   for (int i = 0; i < 40; i++) round_trip(&p, window(&p), rtt_of(window(&p), 10 * MS, p.ns_per_chunk), true);
   assert_in_range(window(&p), INITIAL, INITIAL + 1);
@@ -348,9 +347,7 @@ static void a_shorter_path_has_a_pace_once_a_queue_overflowed(void **state) {
   (void)state;
   struct path p;
   uint32_t first;
-  make_path(&p, 8192);
-  p.c.path_ns = 2 * MS;
-  round_trip(&p, 1, 2 * MS, false);
+  make_far_path(&p, 2 * MS);
   p.ns_per_chunk = 10 * US; /* it holds 200 */
   for (int i = 0; i < 40; i++) round_trip(&p, window(&p), 2 * MS + window(&p) * p.ns_per_chunk, true);
   assert_int_equal(num_sent(&p, MS, &first), 100000);
