@@ -16,9 +16,10 @@
 #define GATHER_MAX_NS (4 * SML_NS_PER_MS)
 #define PACED_GATHER_MAX_NS SML_NS_PER_MS /* on a long path, whose rate shows in how results arrive */
 
-/* The group is not heard if so many passes in a row brought results only as repeats. To count results would not do: one
- * pass may bring many repeats while what was sent to the group waits in the other socket. */
-#define UNHEARD_PASSES 16u
+/* The group is not heard if results come only as repeats so many times in a row, each of a chunk that was sent after
+ * the last such repeat. To count results, or passes, would not do: if a queue drops a whole window at once, all of it
+ * comes as repeats. */
+#define UNHEARD_REPEATS 8u
 
 /* How many frames a lane of a one-way window sends in a pass, where ranks aggregate for each other. */
 #define TURN_FRAMES 8u
@@ -95,7 +96,7 @@ static bool transmit(struct sml_worker_engine *e, struct sml_lane *lane, uint64_
       uint8_t *frame = burst.data + (size_t)num_frames * frame_bytes;
       struct sml_send send;
       sml_worker_next_send(lane->worker, now_ns, &send);
-      if (send.kind == SML_SEND_PROBE && lane->num_unheard >= UNHEARD_PASSES) send.header.flags |= SML_FLAG_DEAF;
+      if (send.kind == SML_SEND_PROBE && lane->num_unheard >= UNHEARD_REPEATS) send.header.flags |= SML_FLAG_DEAF;
       if (send.kind == SML_SEND_PROBE) sml_payload_seal(lane, &send.header, frame);
       else sml_payload_fill(e, lane, &send, frame);
       const bool is_repeat = send.kind == SML_SEND_PROBE || (send.header.flags & SML_FLAG_RETRANSMISSION) != 0;
@@ -236,12 +237,12 @@ static void fail_integrity(struct sml_lane *lane, uint32_t slot) {
   sml_lane_fail(lane, SML_ERR_INTEGRITY);
 }
 
-static void note_hearing(const struct sml_worker_engine *e, struct sml_lane *lane, const struct sml_header *h) {
+static void note_hearing(struct sml_lane *lane, const struct sml_header *h, uint64_t now_ns) {
   if ((h->flags & SML_FLAG_RETRANSMISSION) == 0) {
     lane->num_unheard = 0;
-  } else if (lane->num_unheard == 0 || lane->unheard_pass != e->num_passes) {
+  } else if (lane->num_unheard == 0 || sml_worker_first_sent_ns(lane->worker, h) >= lane->unheard_ns) {
     lane->num_unheard++;
-    lane->unheard_pass = e->num_passes;
+    lane->unheard_ns = now_ns;
   }
 }
 
@@ -274,7 +275,7 @@ static void take_answer(struct sml_worker_engine *e, struct sml_lane *lane, cons
     return;
   }
   lane->has_error_reply = false; /* the aggregator knows the job after all: the ERROR was old, or forged */
-  if (lane->options.is_multicast && a.kind == SML_ACCEPT_RESULT) note_hearing(e, lane, h);
+  if (lane->options.is_multicast && a.kind == SML_ACCEPT_RESULT) note_hearing(lane, h, now_ns);
   if (a.kind == SML_ACCEPT_RESULT && !sml_payload_is_right(e, lane, &a, h->tag, payload)) {
     count_drop(lane, SML_DROP_BAD_CHECK, h);
     if (sml_worker_refuse_result(lane->worker, h))
@@ -363,7 +364,6 @@ uint64_t sml_worker_engine_run_once(void *engine, uint64_t now_ns) {
   sml_mailbox_drain(&e->mailbox, e, now_ns);
   e->has_results = false;
   e->sent_bytes = 0;
-  e->num_passes++;
   const size_t num_frames = should_send_first(e) ? 0 : io->ops->rx_burst(io, e->frames, RX_FRAMES);
   for (size_t i = 0; i < num_frames; i++) take_frame(e, &e->frames[i], now_ns);
   uint64_t deadline = sml_hello_pump(e, now_ns), greeting_ns = SML_NEVER;

@@ -36,7 +36,8 @@ struct sml_lane {
   uint64_t greet_at_ns;
   uint64_t num_reductions; /* of its window, that other lanes had their part of */
   struct sml_futile futile;
-  uint32_t num_unheard, unheard_pass; /* passes with repeats since the last first copy of a result; the latest one */
+  uint32_t num_unheard; /* repeats since the last first copy of a result, each of a chunk sent after the one before */
+  uint64_t unheard_ns;  /* when the latest of them came */
   struct sml_worker_view before; /* counts of the worker's earlier epochs */
   /* Operations on their way from the submitter, pushed at tail and popped at head. tail: release by push,
    * acquire by pop; head: release by pop, acquire by push. */
@@ -59,7 +60,6 @@ struct sml_worker_engine {
   uint64_t sent_bytes; /* in this pass */
   struct sml_send_queue send_queue;
   uint64_t shared_bytes; /* its limit while sums and copies go one way at once; 0: they do not */
-  uint32_t num_passes;
   uint64_t now_ns;  /* of this pass */
   struct sml_recorder *recorder;
   struct sml_rx_frame frames[RX_FRAMES];
