@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
 
+#include "base/buffer.h"
 #include "lib/operation.h"
 #include "lib/uncancelled.h"
 #include "method/lanes.h"
@@ -93,8 +94,7 @@ static sml_status check_call(const sml_job *job, const sml_operation_options *op
 /* ---- calls ---- */
 
 static struct sml_collective *make(enum kind kind, uint64_t key, size_t scratch_bytes) {
-  const size_t room_bytes = sml_align_up(sizeof(struct sml_collective) + scratch_bytes, 64);
-  struct sml_collective *c = aligned_alloc(64, room_bytes);
+  struct sml_collective *c = sml_buffer_alloc(sizeof(struct sml_collective) + scratch_bytes);
   if (c == NULL) (void)sml_fail(SML_ERR_NO_MEMORY, "no memory for the %zu bytes of a %s", scratch_bytes, names[kind]);
   else *c = (struct sml_collective){.name = names[kind], .key = key};
   return c;

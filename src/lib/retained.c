@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "base/buffer.h"
 #include "quant/format.h"
 
 #define MIN_ROOM_LOG2 8u
@@ -59,7 +60,7 @@ sml_status sml_retained_copy(struct sml_retained_inputs *inputs, const void *in,
   struct sml_retained *trimmed = r == NULL ? trim(inputs) : NULL;
   pthread_mutex_unlock(inputs->lock);
   free_list(trimmed);
-  if (r == NULL) r = aligned_alloc(64, sizeof *r + room_bytes);
+  if (r == NULL) r = sml_buffer_alloc(sizeof *r + room_bytes);
   if (r == NULL) {
     pthread_mutex_lock(inputs->lock);
     inputs->used_bytes -= room_bytes;

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "base/buffer.h"
 #include "quant/quant.h"
 
 #define KEY_START UINT64_C(0x74656e7372310001) /* any constant; part of the protocol */
@@ -51,7 +52,7 @@ struct sml_tensors *sml_tensors_fill(const sml_operation_options *o, const void 
   const size_t head_bytes = sml_align_up(sizeof(struct sml_tensors) + o->num_starts * sizeof *o->starts, 64);
   const uint64_t filled = sml_tensors_filled(o->starts, o->num_starts, count);
   if (filled > (PTRDIFF_MAX - head_bytes) / elem_bytes) return NULL;
-  struct sml_tensors *t = aligned_alloc(64, sml_align_up(head_bytes + filled * elem_bytes, 64));
+  struct sml_tensors *t = sml_buffer_alloc(head_bytes + filled * elem_bytes);
   if (t == NULL) return NULL;
   *t = (struct sml_tensors){.filled = (uint8_t *)t + head_bytes,
                             .out = out,
