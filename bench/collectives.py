@@ -7,7 +7,6 @@ from contenders import Gloo, MulticastSwitchML, OpenMPI, SwitchML
 
 K, M = 1 << 10, 1 << 20
 RATE = "1gbit"
-ONE_WAY = {"SWITCHML_ONE_WAY": "1"}
 LOSS = 0.01
 # A kind has its name in `switchml bench`, the bytes that a link carries over S, ours and a ring's, what Gloo calls (as
 # PyTorch does: a reduce-scatter is an all-reduce of which most is dropped) with its share, and algorithms of Open MPI's
@@ -22,7 +21,7 @@ BY_MULTICAST = ("all_gather", "both", "broadcast")
 
 def ours(session, n, kind, maker=SwitchML, **keywords):
     name = KINDS[kind][0] if kind in KINDS else kind
-    return maker(session.processes, n, environment=ONE_WAY, arguments=["--collective", name], **keywords)
+    return maker(session.processes, n, arguments=["--collective", name], **keywords)
 
 
 def peers(session, n, kind):

@@ -13,7 +13,6 @@ import tempfile
 
 import netbed
 import places
-from collectives import ONE_WAY
 from contenders import BUILD, FRAME_BYTES, HEADER_BYTES, ROOT, SwitchML, base_environment, percentile
 from sharded import KEYED_HEADER_BYTES
 
@@ -37,7 +36,7 @@ class Ranks:
                        "GLOO_SOCKET_IFNAME": place.interface, "USE_LIBUV": "0", "PYTHONPATH": "/tree/integrations/pytorch",
                        "SWITCHML_LIBRARY": "/tree-build/src/lib/libswitchml.so", "SWITCHML_REQUIRE": "1",
                        "SWITCHML_SUMMARY": "0", "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1",
-                       "SWITCHML_SHARED_MEMORY": "0", **ONE_WAY, **KEPT_MEMORY}
+                       "SWITCHML_SHARED_MEMORY": "0", **KEPT_MEMORY}
         self.processes, self.workers, self.log = processes, [], tempfile.TemporaryFile("w+")
         for rank in range(num_ranks):
             words = [f"{name}={value}" for name, value in {**environment, "RANK": rank}.items()]

@@ -14,7 +14,6 @@ import tempfile
 
 import netbed
 import places
-from collectives import ONE_WAY
 from contenders import BUILD, FRAME_BYTES, HEADER_BYTES, ROUND_TIMEOUT_S, Gloo, OpenMPI, SwitchML, base_environment, \
     program_paths
 from paths import Embedded
@@ -226,8 +225,8 @@ def fsdp(session):
                 units = ["--bucket", "5" if session.options.quick else "25"]
                 case = Case(model, session.options.gpu, LINK, n, ["--fsdp", *units])
                 processes = session.processes
-                chosen = [ReplayedSwitchML(processes, case, environment=ONE_WAY),
-                          ReplayedEmbedded(processes, case, "SwitchML, embedded", port=4861, environment=ONE_WAY)]
+                chosen = [ReplayedSwitchML(processes, case),
+                          ReplayedEmbedded(processes, case, "SwitchML, embedded", port=4861)]
                 if session.wants("gloo"):
                     chosen.append(ReplayedGloo(processes, case, session.tools))
                     chosen[-1].title = "Gloo, as in PyTorch"

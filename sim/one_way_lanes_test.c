@@ -139,7 +139,7 @@ static bool are_all_done(void *user) {
 }
 
 static void run(const struct setting *s) {
-  static const char *const environment[] = {"SWITCHML_ONE_WAY=1", "SWITCHML_SHARED_MEMORY=0", NULL};
+  static const char *const environment[] = {"SWITCHML_SHARED_MEMORY=0", NULL};
   setting = s;
   num_joined = 0;
   memset(gathers, 0, sizeof gathers);

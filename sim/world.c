@@ -36,8 +36,8 @@ void sim_world_start_rank(struct sim_rank *r) {
   r->is_running = true;
   r->is_paused = r->has_exited_early = false;
   r->doing = "begins";
-  static const char *const one_way[] = {"SWITCHML_ONE_WAY=1", NULL};
-  r->process = sim_spawn(r->host, name, sim_worker_main, r, r->job->spec->asks_one_way ? one_way : NULL);
+  static const char *const no_one_way[] = {"SWITCHML_ONE_WAY=0", NULL};
+  r->process = sim_spawn(r->host, name, sim_worker_main, r, r->job->spec->asks_one_way ? NULL : no_one_way);
   r->job->world->num_running++;
   set_clock(r->job->world, r->process, r->job->idx * 100u + r->rank + 1);
 }

@@ -191,7 +191,7 @@ def test_one_way_operations():
     with tempfile.TemporaryDirectory(prefix="switchml-pcap-") as folder:
         with e2e.Daemon(env=e2e.environment(SWITCHML_FAULTS="loss=0.05,seed=5")) as daemon, \
                 real.job(daemon.address, 3, MEMBER_OPERATIONS=5, MEMBER_ELEMENTS=90000, MEMBER_COLLECTIVE="all", MEMBER_SLOTS=8,
-                         SWITCHML_ONE_WAY="1", SWITCHML_PCAP=os.path.join(folder, "run.pcapng")) as members:
+                         SWITCHML_PCAP=os.path.join(folder, "run.pcapng")) as members:
             for member in members:
                 member.expect_done()
             path = os.path.join(folder, f"run-{members[1].process.pid}.pcapng")

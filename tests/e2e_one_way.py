@@ -27,7 +27,7 @@ DRAW = random.Random(1)
 def running(collective, world_size=4, has_daemon=True, **env):
     """(aggregator, members) of a job whose operations are under way, two at a time."""
     aggregator = e2e.Daemon("--slots", str(ALL_SLOTS), "--lanes", "2") if has_daemon else None
-    env = {"SWITCHML_ONE_WAY": 1, "SWITCHML_THREADS": DRAW.choice([1, 2]), "MEMBER_SLOTS": 64, "SWITCHML_DEBUG": "INFO",
+    env = {"SWITCHML_THREADS": DRAW.choice([1, 2]), "MEMBER_SLOTS": 64, "SWITCHML_DEBUG": "INFO",
            "MEMBER_ELEMENTS": 2_000_000, "MEMBER_COLLECTIVE": collective, **env}
     if not has_daemon:
         env["SWITCHML_RENDEZVOUS"] = f"127.0.0.1:{ports.fixed_port()}"
@@ -158,7 +158,7 @@ def test_a_rank_stopped_for_less_goes_on():
 
 def test_restarted_aggregator():
     """With retry all travels as all-reduces, and ends with the same bits."""
-    e2e_kill.restarted_aggregator(DRAW, SWITCHML_ONE_WAY=1, MEMBER_COLLECTIVE="all")
+    e2e_kill.restarted_aggregator(DRAW, MEMBER_COLLECTIVE="all")
 
 
 def test_nothing_is_left():

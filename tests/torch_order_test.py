@@ -172,7 +172,7 @@ def case_callbacks():
 def test_a_barrier_comes_after_calls_whose_handles_are_dropped():
     for shared_memory in "01":
         with Daemon() as daemon:
-            for result in run_ranks("dropped", 3, daemon.address, SWITCHML_REQUIRE="1",
+            for result in run_ranks("dropped", 3, daemon.address, SWITCHML_REQUIRE="1", SWITCHML_ONE_WAY="0",
                                     SWITCHML_SHARED_MEMORY=shared_memory):
                 assert result["missing"] == 0 and result["early"] == 0, result
                 assert result["stats"]["offloaded_calls"] == NUM_ROUNDS * (NUM_DROPPED + 1), result

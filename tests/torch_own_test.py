@@ -43,8 +43,8 @@ EXPECTED_ON_TORCH_1 = {
 SOURCES = ["test_c10d_gloo.py", "test_c10d_object_collectives.py", "optim/test_zero_redundancy_optimizer.py",
            "*tensor/test_redistribute.py", "tensor/parallel/test_tp_style.py"]
 LIMIT_S = 300  # of one test, on a machine that has a processor for each process that wants one
-WAYS = [("daemon, network", True, {}), ("daemon, one way", True, {"SWITCHML_ONE_WAY": "1"}), ("network", False, {}),
-        ("network, one way", False, {"SWITCHML_ONE_WAY": "1"}), ("daemon, memory", True, {"SWITCHML_SHARED_MEMORY": "1"}),
+WAYS = [("daemon, network", True, {}), ("daemon, as sums", True, {"SWITCHML_ONE_WAY": "0"}), ("network", False, {}),
+        ("network, as sums", False, {"SWITCHML_ONE_WAY": "0"}), ("daemon, memory", True, {"SWITCHML_SHARED_MEMORY": "1"}),
         ("memory", False, {"SWITCHML_SHARED_MEMORY": "1"})]
 
 

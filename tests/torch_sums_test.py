@@ -118,7 +118,7 @@ def reductions(torch, dist, rank, size):
 def gathers(torch, dist, rank, size):
     """Bytes of any type, whose own part may lie in its place. Gloo's of torch 1.13 takes fewer types, and lists
     only, and divides by the number of elements."""
-    is_one_way = bool(os.environ.get("SWITCHML_ONE_WAY"))
+    is_one_way = os.environ.get("SWITCHML_ONE_WAY") != "0"
     for dtype in (torch.float32, torch.bool, torch.bfloat16) if is_one_way else (torch.float32,):
         for count in COUNTS if is_one_way else COUNTS[1:]:
             of_ranks = [values(torch, count, other, dtype) for other in range(size)]
@@ -323,7 +323,8 @@ def case_zero():
 def test_bits_and_order_over_the_network_in_memory_and_without_an_aggregator():
     with Daemon() as daemon:
         for num_ranks, aggregator, shared_memory in ((3, daemon.address, "0"), (5, daemon.address, "1"), (5, None, "0")):
-            for result in run_ranks("sums", num_ranks, aggregator, SWITCHML_REQUIRE="1", SWITCHML_SHARED_MEMORY=shared_memory):
+            for result in run_ranks("sums", num_ranks, aggregator, SWITCHML_REQUIRE="1", SWITCHML_SHARED_MEMORY=shared_memory,
+                                    SWITCHML_ONE_WAY="0"):
                 stats = result["stats"]
                 assert stats["offloaded_calls"] == result["num_calls"] and stats["fallback_calls"] == 0, result
 
@@ -331,7 +332,7 @@ def test_bits_and_order_over_the_network_in_memory_and_without_an_aggregator():
 def test_all_gathers_where_they_go_one_way():
     with Daemon() as daemon:
         for aggregator in daemon.address, f"127.0.0.1:{torch_ranks.fixed_port()}":
-            for result in run_ranks("sums", 3, aggregator, SWITCHML_ONE_WAY="1", CASE_TIMEOUT_S="5"):
+            for result in run_ranks("sums", 3, aggregator, CASE_TIMEOUT_S="5"):
                 stats = result["stats"]
                 counter = "offloaded_calls" if aggregator == daemon.address else "fallback_calls"
                 assert stats[counter] > result["num_calls"] + 3 * 3 * len(COUNTS) and stats["failed_calls"] == 0, result
@@ -339,16 +340,19 @@ def test_all_gathers_where_they_go_one_way():
 
 def test_the_same_answers_where_gloo_stands_in():
     """The aggregator is not there: what a rank would have summed by SwitchML goes to Gloo, on all ranks."""
-    for result in run_ranks("sums", 3, f"127.0.0.1:{torch_ranks.fixed_port()}", CASE_TIMEOUT_S="5"):
+    for result in run_ranks("sums", 3, f"127.0.0.1:{torch_ranks.fixed_port()}", SWITCHML_ONE_WAY="0", CASE_TIMEOUT_S="5"):
         stats = result["stats"]
         assert stats["offloaded_calls"] == 0 and stats["fallback_calls"] == result["num_calls"], result
 
 
 def test_each_rank_sends_a_tensor_once():
+    """As sums. One way it sends what others want: of a broadcast the root all, of a reduction to rank 1 all others."""
     with Daemon() as daemon:
-        for result in run_ranks("bytes", 3, daemon.address, SWITCHML_REQUIRE="1"):
-            print(f"# sent, in units of the tensor: {result['sent']}", flush=True)
-            assert all(1 < sent < 1.12 for sent in result["sent"]), result
+        for one_way in (None, "0"):
+            for rank, result in enumerate(run_ranks("bytes", 3, daemon.address, SWITCHML_REQUIRE="1", SWITCHML_ONE_WAY=one_way)):
+                least = (1, 1, 1) if one_way == "0" else (rank == 0, 2 / 3, rank != 1)
+                print(f"# sent, in units of the tensor: {result['sent']}", flush=True)
+                assert all(share < sent < share + 0.12 for share, sent in zip(least, result["sent"])), (rank, result)
 
 
 def test_ranks_that_differ_are_named():

@@ -414,7 +414,7 @@ def test_every_type_within_its_bound():
     for name, float_bits, shared_memory in (("udp", None, "0"), ("memory, all floats in 16 bits", "16", "1")):
         with Daemon() as daemon:
             for result in run_ranks("types", 3, daemon.address, SWITCHML_REQUIRE="1", SWITCHML_FLOAT64_BITS="64",
-                                    SWITCHML_FLOAT_BITS=float_bits, SWITCHML_SHARED_MEMORY=shared_memory):
+                                    SWITCHML_FLOAT_BITS=float_bits, SWITCHML_SHARED_MEMORY=shared_memory, SWITCHML_ONE_WAY="0"):
                 stats = result["stats"]
                 assert stats["offloaded_calls"] == result["num_calls"] and stats["fallback_calls"] == 0, (name, result)
 

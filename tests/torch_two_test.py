@@ -391,7 +391,7 @@ def test_example_of_fsdp2():
     SwitchML where it goes one way."""
     skip_unless_torch_2()
     with Daemon() as daemon:
-        for one_way, num_calls in (None, 3), ("1", 6):
+        for one_way, num_calls in ("0", 3), (None, 6):
             for result in run_ranks("fsdp2", 3, daemon.address, SWITCHML_REQUIRE="1", SWITCHML_ONE_WAY=one_way):
                 if "stats" not in result:
                     raise tap.Skip("this PyTorch has FSDP2 for GPUs only")
@@ -401,7 +401,7 @@ def test_example_of_fsdp2():
 def test_overlapped_fsdp2():
     skip_unless_torch_2()
     with Daemon() as daemon:
-        for aggregator, one_way in (daemon.address, "1"), (daemon.address, None), (None, "1"):
+        for aggregator, one_way in (daemon.address, None), (daemon.address, "0"), (None, None):
             for result in run_ranks("fsdp2_overlapped", 3, aggregator, SWITCHML_REQUIRE="1", SWITCHML_ONE_WAY=one_way,
                                     SWITCHML_SLOTS="16"):
                 if "stats" not in result:
@@ -412,7 +412,7 @@ def test_overlapped_fsdp2():
 def test_a_rank_lost_by_overlapped_fsdp2():
     skip_unless_torch_2()
     with Daemon() as daemon:
-        results = Ranks("fsdp2_lost", 3, daemon.address, SWITCHML_ONE_WAY="1", SWITCHML_LEASE="2").wait(but=(1,))
+        results = Ranks("fsdp2_lost", 3, daemon.address, SWITCHML_LEASE="2").wait(but=(1,))
         for result in results[0], results[2]:
             if "text" not in result:
                 raise tap.Skip("this PyTorch has FSDP2 for GPUs only")

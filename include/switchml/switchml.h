@@ -334,8 +334,9 @@ SML_API sml_status sml_allreduce(sml_job *job, const void *in, void *out, size_t
  * bytes), the same array on all ranks, read during the call; NULL: `count` (num_bytes) on every rank. Parts lie one
  * behind the other in the order of ranks; they may be empty. Sums have the bits of sml_allreduce() over the whole
  * tensor; options->starts counts in that, too. What is copied and not summed arrives as it is, byte by byte, and
- * options->starts means nothing there. By default they travel as all-reduces (docs/adr/0045-one-way-collectives.md),
- * and take memory for the parts of others where they have no result here.
+ * options->starts means nothing there. Long ones send to a rank only what is for it
+ * (docs/adr/0045-one-way-collectives.md); others, and all with SWITCHML_ONE_WAY=0, travel as all-reduces, and take
+ * memory for the parts of others where they have no result here.
  *
  * reduce_scatter: `in` has all parts, `out` gets the sum of this rank's. It may be that part's place in `in`.
  * reduce: `out` of the rank `root` gets the sum, and may be `in`; that of others is not looked at.

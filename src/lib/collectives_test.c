@@ -214,7 +214,7 @@ static void by_every_way(void **state) {
     w.job_options.no_shared_memory = ways[i].is_network;
     w.job_options.check = ways[i].is_checked ? 1 : 2;
     w.job_options.retry_ns = ways[i].retry_ns;
-    setenv("SWITCHML_ONE_WAY", ways[i].is_one_way ? "1" : "0", 1);
+    if (!ways[i].is_one_way) setenv("SWITCHML_ONE_WAY", "0", 1);
     w.job_options.num_slots = ways[i].is_one_way ? 8 : 0; /* then few chunks are worth it */
     w.hosts = ways[i].hosts;
     w.num_aggds = ways[i].num_aggds;
@@ -228,6 +228,7 @@ static void by_every_way(void **state) {
     world_run(&w, call_all);
     world_run(&w, call_at_once);
     world_stop(&w);
+    unsetenv("SWITCHML_ONE_WAY");
   }
 }
 
@@ -282,7 +283,6 @@ static void count_bytes(struct rank *r) {
 
 static void no_more_bytes_than_needed(void **state) {
   (void)state;
-  setenv("SWITCHML_ONE_WAY", "1", 1);
   for (uint32_t n = 4; n <= 8; n += 4) {
     struct world w;
     world_init(&w, n);
@@ -394,9 +394,7 @@ static void calls_that_go_different_ways(void **state) {
     w.num_aggds = i < 3 ? 1 : 2;
     w.job_options.no_shared_memory = 1;
     w.job_options.num_slots = 8;
-    setenv("SWITCHML_ONE_WAY", "1", 1);
     world_start(&w);
-    unsetenv("SWITCHML_ONE_WAY");
     world_run(&w, differ_in_way);
     world_stop(&w);
   }

@@ -160,13 +160,8 @@ static sml_status read_multicast(struct sml_job_settings *s) {
   return read_refusal("no_multicast", s->options.no_multicast, "SWITCHML_MULTICAST", &s->no_multicast);
 }
 
-/* Asked for alone, as it is new. */
 static sml_status read_one_way(struct sml_job_settings *s) {
-  const char *text = sml_settings_environment("SWITCHML_ONE_WAY");
-  if (text != NULL && strcmp(text, "0") != 0 && strcmp(text, "1") != 0)
-    return sml_fail(SML_ERR_INVALID_ARGUMENT, "SWITCHML_ONE_WAY is '%.64s': set 1 or 0", text);
-  s->no_one_way = text == NULL || text[0] == '0';
-  return SML_OK;
+  return read_refusal("no_one_way", 0, "SWITCHML_ONE_WAY", &s->no_one_way);
 }
 
 /* What the smallest chunk needs. */

@@ -84,7 +84,7 @@ def agree(exchange):
         problem = str(load_error)
     mine = {"disable": is_set("SWITCHML_DISABLE"), "require": is_set("SWITCHML_REQUIRE"),
             "aggregator": os.environ.get("SWITCHML_AGGREGATOR", ""), "problem": problem,
-            "one_way": is_set("SWITCHML_ONE_WAY"), "lease": os.environ.get("SWITCHML_LEASE", ""),
+            "one_way": is_set("SWITCHML_ONE_WAY", "1"), "lease": os.environ.get("SWITCHML_LEASE", ""),
             "bits": [os.environ.get(name, "") for name in ("SWITCHML_FLOAT_BITS", "SWITCHML_FLOAT64_BITS", "SWITCHML_EXACT")],
             "address": gloo.own_address(os.environ.get("MASTER_ADDR", "localhost"))}
     ranks = [json.loads(data) for data in exchange.gather(json.dumps(mine).encode())]
@@ -118,5 +118,5 @@ def _why_off(ranks):
     return ""
 
 
-def is_set(name):
-    return os.environ.get(name, "0").lower() not in ("", "0", "no", "false", "off")
+def is_set(name, default="0"):
+    return (os.environ.get(name) or default).lower() not in ("", "0", "no", "false", "off")
