@@ -67,11 +67,9 @@ const char *sml_registry_meet_quota(struct sml_registry *r, struct sml_job_entry
   if (quota.max_workers > 0 && (uint64_t)use.num_workers + job->world_size > quota.max_workers)
     return refuse(r, job, &quota, &use);
   if (quota.max_slots == 0) return NULL;
+  /* One-way windows never keep a job out that comes later: half of the quota is there without them. */
+  if (use.num_slots + sml_registry_all_slots(job) > quota.max_slots / 2) job->is_one_way = false;
   while (use.num_slots + sml_registry_all_slots(job) > quota.max_slots) {
-    if (job->is_one_way) {
-      job->is_one_way = false;
-      continue;
-    }
     if (job->slots_why == SML_SLOTS_REASON_ASKED || job->num_slots <= SML_TUNING_FEW_SLOTS)
       return refuse(r, job, &quota, &use);
     job->num_slots /= 2;

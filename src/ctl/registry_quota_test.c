@@ -3,6 +3,7 @@
 #include "ctl/test_registry_world.h"
 
 static struct sml_quota quota;
+static bool asks_one_way;
 
 /* The quota of the tenants of both worlds (the keyed one's ranks have key a). */
 static bool find_quota(void *user, const char *tenant, struct sml_quota *quota_out) {
@@ -26,6 +27,7 @@ static void try_job(const char *name, uint32_t first, uint32_t num_asked) {
   for (uint32_t rank = 0; rank < 2; rank++) {
     struct sml_ctl_message m = join_message(name, rank, 2);
     m.u.join.num_slots = num_asked;
+    if (asks_one_way) m.u.join.features |= SML_FEATURE_ONE_WAY;
     opened(first + rank);
     said(first + rank, &m);
   }
@@ -138,6 +140,22 @@ static void test_slots(void **state) {
   expect_refused(8, "4 of 7 jobs, 8 workers and 296 of 100 slots a lane; this job has 2 workers and 1 slots");
 }
 
+/* They take four times the window again, but nothing from the half of the quota that is left to later jobs. */
+static void test_one_way_windows(void **state) {
+  (void)state;
+  begin_with_quota((struct sml_quota){.max_jobs = 7, .max_slots = 320});
+  asks_one_way = true;
+  try_job("x", 0, 16);
+  assert_int_equal(w.last[0].u.start.features & SML_FEATURE_ONE_WAY, SML_FEATURE_ONE_WAY);
+  try_job("y", 2, 16);
+  assert_int_equal(w.last[2].u.start.features & SML_FEATURE_ONE_WAY, SML_FEATURE_ONE_WAY);
+  try_job("z", 4, 16);
+  assert_int_equal(w.last[4].u.start.features & SML_FEATURE_ONE_WAY, 0);
+  try_job("u", 6, 128);
+  expect_window(6, 128, SML_SLOTS_REASON_ASKED);
+  asks_one_way = false;
+}
+
 static void test_other_tenants_do_not_count(void **state) {
   (void)state;
   begin_with_quota((struct sml_quota){.max_jobs = 1});
@@ -215,6 +233,7 @@ int main(void) {
       BOTH(test_workers),
       BOTH(test_jobs_that_wait),
       BOTH(test_slots),
+      BOTH(test_one_way_windows),
       {"test_other_tenants_do_not_count", test_other_tenants_do_not_count, keyed_world, NULL, NULL},
       BOTH(test_early_jobs_leave_room),
       {"test_key_changed_while_joining", test_key_changed_while_joining, keyed_world, NULL, NULL},
