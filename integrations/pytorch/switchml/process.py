@@ -20,6 +20,7 @@ class Process:
     lock = threading.RLock()
     library, context = None, None
     threads = weakref.WeakSet()
+    num_in_torch, is_over = 0, False  # threads that end a promise; from the end of at_exit() on none begins to
     totals = None  # of groups that have left their job in order, on the rank that says it at the end
 
     @classmethod
@@ -44,6 +45,7 @@ class Process:
     def forked(cls):
         """In the child: nothing of the parent's is its own, but it may make groups of its own."""
         cls.lock, cls.context, cls.threads, cls.totals = threading.RLock(), None, weakref.WeakSet(), None
+        cls.num_in_torch, cls.is_over = 0, False
 
     @classmethod
     def at_exit(cls):
@@ -55,8 +57,9 @@ class Process:
             deadline = time.monotonic() + _EXIT_GRACE_S
             have_ended = [thread.join(deadline - time.monotonic()) for thread in threads]
             deadline += _LEAVE_S
-            have_ended = [has_ended or thread.is_leaving and thread.join(deadline - time.monotonic())
+            have_ended = [has_ended or (thread.is_leaving or act is Thread.abandon) and thread.join(deadline - time.monotonic())
                           for has_ended, thread in zip(have_ended, threads)]
+        cls._keep_out_of_torch(time.monotonic() + _EXIT_GRACE_S)
         if cls.context is not None and all(have_ended):
             cls.library.sml_context_destroy(cls.context)
             cls.context = None
@@ -64,6 +67,28 @@ class Process:
         if cls.totals and not hasattr(sys, "last_value") and os.environ.get("SWITCHML_SUMMARY") != "0":
             print("switchml: rank 0 summed {:,} bytes in {:,} collectives through SwitchML, and {:,} through Gloo "
                   "(SWITCHML_SUMMARY=0: no such line)".format(*cls.totals), file=sys.stderr, flush=True)
+
+    @classmethod
+    def _keep_out_of_torch(cls, deadline):
+        """A thread that wants the interpreter's lock after its end is unwound, and that ends the process if there is C++ on
+        its stack."""
+        with cls.lock:
+            cls.is_over = True
+        while cls.num_in_torch > 0 and time.monotonic() < deadline:
+            time.sleep(0.001)
+
+    @classmethod
+    def enter_torch(cls):
+        """False: it is too late. Else leave_torch() follows."""
+        with cls.lock:
+            may_enter = not cls.is_over or threading.current_thread() is threading.main_thread()
+            cls.num_in_torch += may_enter
+            return may_enter
+
+    @classmethod
+    def leave_torch(cls):
+        with cls.lock:
+            cls.num_in_torch -= 1
 
     @classmethod
     def add_totals(cls, stats):

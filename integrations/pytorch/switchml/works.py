@@ -10,7 +10,7 @@ from torch._C import _distributed_c10d as _c10d
 
 from . import cuda, gloo, staging
 from .library import SwitchMLError
-from .process import Thread
+from .process import Process, Thread
 
 
 class Promise:
@@ -38,9 +38,14 @@ class Promise:
         if self.on_device and error is None:
             self.events = staging.marks_of_up_streams(self.on_device)
         self.error, self.has_ended = error, True
-        with staging.as_current(staging.up_streams(self.on_device)):
-            # A future orders streams by the tensors in its value.
-            self.ended.set_result(self.result if self.on_device and error is None else None)
+        if not Process.enter_torch():
+            return
+        try:
+            with staging.as_current(staging.up_streams(self.on_device)):
+                # A future orders streams by the tensors in its value.
+                self.ended.set_result(self.result if self.on_device and error is None else None)
+        finally:
+            Process.leave_torch()
 
     def join_streams(self):
         for device, event in self.events:
