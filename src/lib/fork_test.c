@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include <dirent.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -18,25 +18,22 @@
 #include "base/base.h"
 #include "switchml/switchml.h"
 
+/* With no memory of its own: ASan's allocator may be locked for ever in the child of a process with threads. */
 static uint32_t count_descriptors(void) {
-  DIR *dir = opendir("/proc/self/fd");
   uint32_t count = 0;
-  if (dir == NULL) return 0;
-  while (readdir(dir) != NULL) count++;
-  closedir(dir);
+  for (int fd = 0; fd < 1024; fd++) count += fcntl(fd, F_GETFD) != -1;
   return count;
 }
 
-/* Runs in a child; an exit code names the check that failed, SIGALRM a hang. */
-static void assert_child(int (*check)(void)) {
+/* Runs in a child; the status' exit code names the check that failed, SIGALRM a hang. */
+static int status_of_child(int (*check)(void)) {
   const pid_t pid = fork();
   if (pid == 0) {
     alarm(20);
     _exit(check());
   }
-  int status;
-  assert_int_equal(waitpid(pid, &status, 0), pid);
-  assert_int_equal(status, 0);
+  int status = 0;
+  return waitpid(pid, &status, 0) == pid ? status : -1;
 }
 
 static sml_context *context;
@@ -101,7 +98,7 @@ static int use_dead_handles(void) {
 
 static void handles_are_dead_in_a_child(void **state) {
   (void)state;
-  assert_child(use_dead_handles);
+  assert_int_equal(status_of_child(use_dead_handles), 0);
   assert_int_equal(sml_operation_test(operation), SML_OK); /* and alive in the parent */
 }
 
@@ -124,7 +121,7 @@ static int use_own_context(void) {
 
 static void a_child_has_contexts_of_its_own(void **state) {
   (void)state;
-  assert_child(use_own_context);
+  assert_int_equal(status_of_child(use_own_context), 0);
 }
 
 static int do_nothing(void) {
@@ -142,9 +139,11 @@ static void forks_meet_the_library_at_any_moment(void **state) {
   _Atomic bool should_stop = false;
   pthread_t thread;
   pthread_create(&thread, NULL, join_again_and_again, &should_stop);
-  for (uint32_t i = 0; i < 100; i++) assert_child(do_nothing);
+  int status = 0;
+  for (uint32_t i = 0; i < 100 && status == 0; i++) status = status_of_child(do_nothing);
   should_stop = true;
   pthread_join(thread, NULL);
+  assert_int_equal(status, 0);
 }
 
 int main(void) {

@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <sys/random.h>
 
-#include "shm/shm_segment.h"
 #include "meet/interfaces.h"
 #include "process/fork.h"
 #include "quant/narrow.h"
@@ -291,7 +290,7 @@ static sml_status look_around(const struct sml_job_settings *s, struct sml_inter
   const char *only = sml_settings_environment("SWITCHML_INTERFACE");
   uint8_t place[16];
   *who = (struct who){.host = {s->host[0], s->host[1]}};
-  if (sml_shm_identity(place)) memcpy(who->place, place, sizeof who->place);
+  if (sml_job_settings_identity(place)) memcpy(who->place, place, sizeof who->place);
   interfaces->num_addrs = 0;
   if (!sml_interfaces_list(only, interfaces))
     return sml_fail(SML_ERR_SYSTEM, "the network interfaces cannot be listed: %s", strerror(errno));

@@ -9,6 +9,7 @@
 #include "shm/shm_relay.h"
 #include "meet/key.h"
 #include "meet/types.h"
+#include "process/fork.h"
 #include "process/log.h"
 #include "process/settings.h"
 
@@ -140,6 +141,13 @@ static void heed_file_limit(struct sml_job_settings *s) {
   sml_lib_log_line(SML_LIB_LOG_WARN, s->options.rank, text);
 }
 
+bool sml_job_settings_identity(uint8_t *id_out) {
+  sml_fork_lock();
+  const bool has_one = sml_shm_identity(id_out);
+  sml_fork_unlock();
+  return has_one;
+}
+
 /* A job with retry keeps inputs and replays operations over the network: it does not share memory. */
 static sml_status read_shared_memory(struct sml_job_settings *s) {
   bool is_off = false;
@@ -147,7 +155,7 @@ static sml_status read_shared_memory(struct sml_job_settings *s) {
       read_refusal("no_shared_memory", s->options.no_shared_memory, "SWITCHML_SHARED_MEMORY", &is_off);
   if (status != SML_OK || is_off || (s->features & SML_FEATURE_RETRY) != 0) return status;
   uint8_t host[16];
-  if (s->options.world_size > 1 && sml_shm_identity(host)) memcpy(s->host, host, sizeof s->host);
+  if (s->options.world_size > 1 && sml_job_settings_identity(host)) memcpy(s->host, host, sizeof s->host);
   if ((s->host[0] | s->host[1]) == 0) return SML_OK;
   s->host[1] ^= sml_test_host;
   heed_file_limit(s);

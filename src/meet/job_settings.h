@@ -38,5 +38,8 @@ sml_status sml_job_settings_gather(const struct sml_job_settings *settings, cons
 /* After the join: every rank's outcome becomes the first failed rank's. */
 sml_status sml_job_settings_agree(const struct sml_job_settings *settings, sml_status status);
 
+/* sml_shm_identity(), with no descriptor of its own in the child of a fork. */
+bool sml_job_settings_identity(uint8_t *id_out);
+
 /* Tests: makes this thread's jobs say that they run on another host than with another value. */
 extern _Thread_local uint64_t sml_test_host;
