@@ -270,7 +270,6 @@ static bool wait_for_workers(struct launch *l) {
 
 /* Ends whatever still runs: workers at once, the aggregator in its own orderly way if it is quick. */
 static bool stop_all(struct launch *l) {
-  remove_port_file(l);
   signal_all(l, SIGKILL);
   if (l->aggregator_child.pid != 0) kill(l->aggregator_child.pid, SIGTERM);
   uint64_t deadline_ns = sml_clock_ns() + STOP_DEADLINE_NS;
@@ -282,6 +281,7 @@ static bool stop_all(struct launch *l) {
     kill(l->aggregator_child.pid, SIGKILL);
     deadline_ns = SML_NEVER;
   }
+  remove_port_file(l); /* last: the aggregator may have been about to write it */
   return !l->aggregator_child.has_failed;
 }
 
