@@ -195,6 +195,7 @@ struct sim_link_state {
   struct sim_link options;
   uint64_t busy_until_ns;
   uint32_t burst_left;
+  uint64_t burst_end_ns;
 };
 struct sim_endpoint;
 #define SIM_PORT_BUCKETS 64u

@@ -70,7 +70,7 @@ void sim_timer_clear(struct sim_timer *timer);
 /* Probabilities are per datagram. Links of the two ends both apply. */
 struct sim_faults {
   double loss;
-  double burst_loss; /* that this and the next 63 datagrams of the link are lost */
+  double burst_loss; /* that this and the next 63 datagrams of the link are lost, of those within 100 ms */
   double duplicate;  /* the copy takes a delay of its own */
   double reorder;    /* an extra delay of 0 .. reorder_ns: as many others may pass as come */
   uint64_t reorder_ns;

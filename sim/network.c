@@ -8,7 +8,8 @@
 #include <netinet/in.h>
 
 #define BURST_PACKETS 64u
-#define OVERHEAD_BYTES 28u /* IPv4 and UDP headers */
+#define BURST_NS (100 * SML_NS_PER_MS) /* a link on which little is left to send is not down for seconds */
+#define OVERHEAD_BYTES 28u             /* IPv4 and UDP headers */
 #define LOCAL_DELAY_NS (5 * SML_NS_PER_US)
 #define HOLD_NS (1 * SML_NS_PER_S)
 #define TABLE_SLOTS 1024u /* a power of two, well above SIM_MAX_HOSTS */
@@ -192,12 +193,13 @@ static void alter(struct sim_link_state *link, struct sim_packet *p) {
 static bool is_lost(struct sim_link_state *link, enum sim_count *why_out) {
   const struct sim_faults *f = &link->options.faults;
   *why_out = SIM_LOST_IN_BURST;
-  if (link->burst_left > 0) {
+  if (link->burst_left > 0 && sim.now_ns < link->burst_end_ns) {
     link->burst_left--;
     return true;
   }
   if (is_hit(f->burst_loss)) {
     link->burst_left = BURST_PACKETS - 1;
+    link->burst_end_ns = sim.now_ns + BURST_NS;
     return true;
   }
   *why_out = SIM_LOST;
