@@ -12,6 +12,7 @@ Parts (all, if none is named):
   flood       100,000 datagrams/s for 30 s at either end, against the same flood of another port
   forger      10^7 datagrams with forged source addresses at either end of jobs without a key: none changes or ends one
   soak        jobs that nobody attacks beside killed ranks, floods, squatters, stalled logs, .. for --seconds (1,800)
+  mixed       200 jobs of 100 operations of all collectives, drawn at random, with lost datagrams: every result is right
   lease       ten spinning processes beside three jobs of four ranks for --seconds (600): nobody is taken for lost
   starve      a rank that is stopped for 300 of every 320 ms, 15 s with each of four windows: at most 6 packets a sum
 Exit status: 0 if every promise was kept."""
@@ -23,7 +24,7 @@ import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PROGRAMS = {"SWITCHML": "src/cli/switchml", "SWITCHMLD": "src/switchd/switchmld", "SWITCHML_MEMBER": "tests/member",
-            "SWITCHML_FLOOD": "tests/flood"}
+            "SWITCHML_FLOOD": "tests/flood", "SWITCHML_MIXED": "tests/mixed"}
 
 
 class Tally:
@@ -154,6 +155,14 @@ def part_soak(options, tallies):
     tallies.append(tally)
 
 
+def part_mixed(options, tallies):
+    import e2e_mixed
+    tally = Tally("jobs of 100 operations at random", "(every element of every result right)")
+    for number in range(options.runs or 200):
+        tally.run(lambda seed=options.seed + number: print("    " + e2e_mixed.mixed(seed, 100, 1_500_000), flush=True))
+    tallies.append(tally)
+
+
 def part_starve(options, tallies):
     import e2e_starved
     tally = Tally("a rank with 6 % of a processor", "(of four ranks: 4 packets a sum are needed, at most 6 come)")
@@ -165,7 +174,7 @@ def part_starve(options, tallies):
 
 PARTS = {"kill": part_kill, "stop": part_stop, "training": part_training, "retry": part_retry, "control": part_control,
          "flood": part_flood, "forger": part_forger, "lease": part_lease, "starve": part_starve,
-         "soak": part_soak}
+         "soak": part_soak, "mixed": part_mixed}
 
 
 def main():
