@@ -241,9 +241,12 @@ def case_differ():
     """Rank 1 has another root, or calls something else that sums alike."""
     torch, dist, sml, rank, _ = start(timeout_s=20)
     words, found = torch.ones(1000, dtype=torch.int32), []
-    groups = [dist.new_group() for _ in range(2)]
+    groups, store = [dist.new_group() for _ in range(2)], dist.distributed_c10d._get_default_store()
     for group, other in zip(groups, (lambda group: dist.broadcast(words, 1, group=group),
                                      lambda group: dist.all_reduce(words, group=group))):
+        store.add("ready", 1)  # a rank that came a second after the others would be named as one that calls nothing
+        while store.add("ready", 0) < 3 * (len(found) + 1):
+            time.sleep(0.005)
         text = error_text(other if rank == 1 else lambda group: dist.broadcast(words, 0, group=group), group)
         found.append([text, list(getattr(sml.error(group), "ranks", ()))])
     report(found=found)
