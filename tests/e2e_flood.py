@@ -82,11 +82,11 @@ class Flood:
         assert self.process.stdout.readline() == "begun\n", self.process.wait()
 
     def stop(self):
-        """Datagrams per second that it sent."""
+        """Datagrams per second that it sent; 0 if it was stopped within a millisecond."""
         self.process.send_signal(signal.SIGTERM)
         out, _ = self.process.communicate(timeout=10 * e2e.PATIENCE)
         number, seconds = out.split()
-        return int(number) / float(seconds)
+        return int(number) / float(seconds) if float(seconds) > 0 else 0.0
 
 
 def scout(daemon):
