@@ -149,7 +149,8 @@ static void on_started(struct sml_job_shard *shard, const struct sml_ctl_start *
   struct sml_ctl_abort failure;
   pthread_mutex_lock(&job->lock);
   const enum sml_member_step step = sml_member_job_on_started(&job->state, shard->index, start, &failure);
-  if (step == SML_MEMBER_STEP_OPEN) {
+  /* The first START's, for good: callers read the shape without the lock. */
+  if (step == SML_MEMBER_STEP_OPEN && job->state.phase == SML_MEMBER_IS_JOINING) {
     const struct sml_ctl_start *all = &job->state.start;
     job->shape.formats.chunk_bytes = all->chunk_bytes;
     job->shape.rtt_ns = all->rtt_ns;

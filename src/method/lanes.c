@@ -123,17 +123,14 @@ static struct sml_lane *open_lane(struct sml_job_lanes *lanes, uint32_t l) {
 /* Neighbours are at different shards, so that an operation of few chunks is shared among many. */
 static void place_lanes(struct sml_job_lanes *lanes, bool goes_one_way) {
   uint32_t num_slots[SML_MAX_JOB_LANES], num_at_shard[SML_MAX_JOB_LANES], num_lanes = 0, num_engines = 0;
-  uint64_t shortest_ns = UINT64_MAX;
   SML_ASSERT(lanes->num_shards <= SML_MAX_JOB_LANES);
   for (uint32_t s = 0; s < lanes->num_shards; s++) {
     struct sml_job_lanes_shard shard;
     describe_shard(lanes, s, &shard);
-    shortest_ns = sml_min_u64(shortest_ns, shard.start->rtt_ns);
     num_slots[s] = shard.start->num_slots;
     num_at_shard[s] = shard.start->num_lanes;
     sml_key_wipe(&shard.seal, sizeof shard.seal);
   }
-  lanes->shortest_ns = shortest_ns;
   for (uint32_t e = 0; e < SML_MAX_LANES; e++)
     for (uint32_t s = 0; s < lanes->num_shards; s++) {
       if (e >= num_at_shard[s]) continue;
@@ -153,13 +150,31 @@ static void place_lanes(struct sml_job_lanes *lanes, bool goes_one_way) {
   lanes->num_engines = num_engines;
 }
 
+static uint64_t find_shortest_ns(const struct sml_job_lanes *lanes) {
+  uint64_t shortest_ns = UINT64_MAX;
+  for (uint32_t s = 0; s < lanes->num_shards; s++) {
+    struct sml_job_lanes_shard shard;
+    describe_shard(lanes, s, &shard);
+    shortest_ns = sml_min_u64(shortest_ns, shard.start->rtt_ns);
+    sml_key_wipe(&shard.seal, sizeof shard.seal);
+  }
+  return shortest_ns;
+}
+
 bool sml_job_lanes_open(struct sml_job_lanes *lanes, const struct sml_ctl_start *start) {
   struct sml_lane *opened[3 * SML_MAX_JOB_LANES] = {NULL};
   bool is_complete = true;
   pthread_mutex_lock(lanes->method.lock);
-  lanes->chunk_bytes = start->chunk_bytes;
   lanes->first_phase = start->first_phase;
-  place_lanes(lanes, (start->features & SML_FEATURE_ONE_WAY) != 0);
+  lanes->shortest_ns = find_shortest_ns(lanes);
+  if (lanes->num_lanes == 0) {
+    lanes->chunk_bytes = start->chunk_bytes;
+    place_lanes(lanes, (start->features & SML_FEATURE_ONE_WAY) != 0);
+  }
+  for (uint32_t l = 0; l < lanes->num_windows; l++) {
+    lanes->lanes[l].is_closing = false;
+    lanes->lanes[l].chunks_used = 0;
+  }
   pthread_mutex_unlock(lanes->method.lock);
   const uint32_t num_windows = sml_member_is_lead(start, lanes->rank) ? lanes->num_windows : 0;
   for (uint32_t l = 0; l < num_windows && is_complete; l++) {

@@ -43,10 +43,11 @@ struct sml_job_lanes {
   const struct sml_settings *settings;
   uint32_t rank, world_size, num_shards;
   /* guarded by the lock */
-  uint32_t chunk_bytes, first_phase; /* of all shards' starts together */
-  sml_stats closed;                  /* figures of lanes that are no more */
-  /* The lanes of all shards together; the engines that have any. Written under the lock, at the start and when a
-   * successor has other ones; read without it. */
+  uint32_t first_phase; /* of all shards' starts together */
+  sml_stats closed;     /* figures of lanes that are no more */
+  /* As the first starts have it, for good: callers read it without the lock, and a successor has the same chunks, lanes
+   * and slots. The lanes are those of all shards together, the engines those that have any. */
+  uint32_t chunk_bytes;
   _Atomic uint32_t num_lanes, num_engines;
   _Atomic uint32_t num_windows; /* num_lanes, or three times as many: then come those of copies, and those of sums */
   _Atomic uint64_t shortest_ns; /* the shortest round trip that a start says, or any lane saw: they share a link */
