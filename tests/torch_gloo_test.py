@@ -8,7 +8,7 @@ import sys
 import time
 
 import torch_ranks
-from torch_ranks import Daemon, Ranks, error_text, report, run_ranks
+from torch_ranks import Daemon, Ranks, ends_as_interpreters_do, error_text, report, run_ranks
 
 NAMED_WITHIN_S = 20  # of a timeout of 60: on a loaded machine; alone it is 0.1
 
@@ -52,6 +52,7 @@ def case_sequence_numbers():
     end(dist)
 
 
+@ends_as_interpreters_do
 def case_works():
     """Waits with a limit, and results before the end."""
     torch, dist, _, rank, size = start()
@@ -200,6 +201,7 @@ def case_same_reason():
     report(text=error_text(dist.barrier))
 
 
+@ends_as_interpreters_do
 def case_cpp_wait():
     """Rank 0 calls something else, or rank 1 dies; C++ waits on all others: in DDP, for its buffers or what it asks first."""
     torch, dist, sml, rank, _ = start()

@@ -13,7 +13,7 @@ import time
 import tap
 import torch_ranks
 from ports import fixed_port
-from torch_ranks import Daemon, Ranks, built, error_text, leave, report, run_ranks, start
+from torch_ranks import Daemon, Ranks, built, ends_as_interpreters_do, error_text, leave, report, run_ranks, start
 
 NUM_GROUPS = 40
 
@@ -146,6 +146,7 @@ def wait_for_jobs(num_jobs):
     return sum(lane["slots_used"] for lane in status_of()["lanes"])
 
 
+@ends_as_interpreters_do
 def case_many_groups():
     """Each a job of its own, all on one context; what ends gives its slots back."""
     torch, dist, sml, rank, size = start()
@@ -214,6 +215,7 @@ def elastic_rank(folder):
     dist.destroy_process_group()
 
 
+@ends_as_interpreters_do
 def case_elastic():
     """What torchrun does after it has read its arguments, but for the way that ranks start: they are forked."""
     import torch.distributed.launcher.api as launcher  # pylint: disable=import-outside-toplevel

@@ -1,12 +1,12 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """The PyTorch backend: what comes after what, and who may wait where. Calls whose handles nobody keeps, collectives
-behind them that go through Gloo, handles that only C++ holds, and waits inside of callbacks."""
+behind them that go through Gloo, handles that only C++ holds, waits inside of callbacks, and the end of a program."""
 import math
 import time
 
 import torch_ranks
-from torch_ranks import Daemon, report, run_ranks, start
+from torch_ranks import Daemon, ends_as_interpreters_do, report, run_ranks, start
 
 NUM_ROUNDS, NUM_DROPPED = 20, 20
 
@@ -31,6 +31,7 @@ def is_equal_everywhere(torch, dist, model, size):
     return all(torch.equal(other.view(torch.int32), flat.view(torch.int32)) for other in gathered)
 
 
+@ends_as_interpreters_do
 def case_dropped():
     """Whose handle is dropped is there after a barrier, and before whatever collective follows."""
     torch, dist, sml, rank, size = start()
@@ -81,6 +82,7 @@ def case_between():
     dist.destroy_process_group()
 
 
+@ends_as_interpreters_do
 def case_nobody_waits():
     """Calls that nobody waits for end as fast as others, not one in a while."""
     torch, dist, sml, rank, _ = start()
@@ -167,6 +169,22 @@ def case_callbacks():
     dist.destroy_process_group()
 
 
+@ends_as_interpreters_do
+def case_kept():
+    """What a thread of Gloo may still hold at exit: tensors that the script has dropped, and none before them."""
+    torch, dist, _, _, _ = start()
+    from switchml import gloo  # pylint: disable=import-outside-toplevel
+    held = []
+    for number in range(40):
+        tensor = torch.full((8,), float(number), requires_grad=True)
+        held.append((tensor * tensor).grad_fn)  # C++ holds the tensor on, as a thread of Gloo does
+        with torch.no_grad():
+            dist.all_reduce(tensor)
+        del tensor
+    report(num_kept=gloo.end())
+    dist.destroy_process_group()
+
+
 # ---- The tests -----------------------------------------------------------------------------------------
 
 def test_a_barrier_comes_after_calls_whose_handles_are_dropped():
@@ -204,6 +222,11 @@ def test_hooks_that_wait_in_callbacks():
 def test_callbacks_may_wait():
     with Daemon() as daemon:
         run_ranks("callbacks", 2, daemon.address, SWITCHML_REQUIRE="1")
+
+
+def test_tensors_of_the_last_calls_outlive_the_interpreter():
+    for result in run_ranks("kept", 2, SWITCHML_DISABLE="1"):
+        assert result["num_kept"] == 16, result
 
 
 if __name__ == "__main__":

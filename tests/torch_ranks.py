@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the tests of the PyTorch backend share: real ranks on loopback (processes forked from one that has imported
 torch), a switchmld where they need one, and what the ranks report."""
+import atexit
 import ctypes
 import datetime
 import functools
@@ -13,6 +14,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 import tap
@@ -104,7 +106,7 @@ class Daemon:
 
 class Nursery:
     """A process that has imported torch, which takes longer than most tests, and forks the ranks. Each then is a
-    process like any: it imports switchml by itself, with its own environment, and ends as interpreters end."""
+    process like any: it imports switchml by itself, with its own environment."""
 
     def __init__(self):
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -170,6 +172,7 @@ def fork_ranks(control):
                 control.close()
                 os.environ.clear()
                 os.environ.update(environment)
+                sys.pycache_prefix, sys.dont_write_bytecode = os.path.join(BUILD, "pycache"), False
                 if "NAMESPACE" in environment:
                     enter_namespace(environment["NAMESPACE"])
                 return request["case"]
@@ -248,13 +251,24 @@ def start(timeout_s=60):
     return torch, dist, switchml.torch, dist.get_rank(), dist.get_world_size()
 
 
+def ends_as_interpreters_do(case):
+    """Of a case: its ranks take down the interpreter and torch, which takes longer than most cases."""
+    case.ends_as_interpreters_do = True
+    return case
+
+
 def leave(dist, *_held):
     """Ends a rank that has Gloo groups of torch's own, which the caller holds until here: torch 1.13 frees one by joining
     its threads with the interpreter's lock held, and one of them may want that lock to drop the last call's tensors.
     Models hold groups too, which are left here as at any end of a program: rank 0 has a part of the aggregation."""
     dist.destroy_process_group()
-    if "switchml.process" in sys.modules:
-        sys.modules["switchml.process"].Process.at_exit()
+    end()
+
+
+def end():
+    """Ends a rank as interpreters do, up to where they begin to free what they hold."""
+    threading._shutdown()
+    atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
@@ -277,7 +291,10 @@ def main(namespace):
     if "--nursery" in sys.argv:
         case = fork_ranks(socket.socket(fileno=int(sys.argv[sys.argv.index("--nursery") + 1])))
         if case is not None:
-            namespace["case_" + case]()
+            case = namespace["case_" + case]
+            case()
+            if not hasattr(case, "ends_as_interpreters_do"):
+                end()
         return
     NURSERY = Nursery()
     try:

@@ -9,7 +9,7 @@ import time
 
 import torch_ranks
 from torch_calls import gloo_takes
-from torch_ranks import Daemon, Ranks, error_text, report, run_ranks, start
+from torch_ranks import Daemon, Ranks, ends_as_interpreters_do, error_text, report, run_ranks, start
 
 COUNTS = (0, 1, 2, 3, 5, 127, 129, 1001, 70_001)  # of elements: some are no multiple of 4 bytes
 NUM_LARGE = 1 << 20
@@ -237,6 +237,7 @@ def case_bytes():
     dist.destroy_process_group()
 
 
+@ends_as_interpreters_do
 def case_differ():
     """Rank 1 has another root, or calls something else that sums alike."""
     torch, dist, sml, rank, _ = start(timeout_s=20)

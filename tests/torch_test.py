@@ -15,7 +15,7 @@ import tap
 import torch_ranks
 from ports import fixed_port
 from torch_calls import gloo_calls, refusals, sums
-from torch_ranks import Daemon, ROOT, Ranks, built, error_text, leave, report, run_ranks, start
+from torch_ranks import ROOT, Daemon, Ranks, built, ends_as_interpreters_do, error_text, leave, report, run_ranks, start
 
 sys.path.insert(0, os.path.join(ROOT, "bench"))
 import netbed  # pylint: disable=wrong-import-position
@@ -321,6 +321,7 @@ def case_hosts():
     dist.destroy_process_group()
 
 
+@ends_as_interpreters_do
 def case_exit():
     """Ends without destroying the group."""
     torch, dist, _, _, _ = start()
@@ -328,6 +329,7 @@ def case_exit():
     report(is_done=True)
 
 
+@ends_as_interpreters_do
 def case_exit_outstanding():
     """Rank 0 ends with an operation that nobody else called, having kept the others waiting for nothing."""
     torch, dist, _, rank, _ = start()
@@ -339,6 +341,7 @@ def case_exit_outstanding():
     report(ended_at=time.time())
 
 
+@ends_as_interpreters_do
 def case_loaders():
     """DataLoader workers are forked while the library's threads run."""
     torch, dist, sml, rank, size = start()
@@ -360,6 +363,7 @@ def case_loaders():
            offloaded=sml.stats()["offloaded_calls"], rank=rank)
 
 
+@ends_as_interpreters_do
 def case_killed():
     torch, dist, sml, rank, size = start(timeout_s=60)
     tensor, store = torch.ones(1000), dist.distributed_c10d._get_default_store()
@@ -541,26 +545,6 @@ def test_missing_library_falls_back():
     for result in results:
         assert result["values"] == [3.0, 1.0, 0.5], result
     assert any("SWITCHML_LIBRARY" in text for text in results[0]["warnings"]), results
-
-
-def case_kept():
-    """What a thread of Gloo may still hold at exit: tensors that the script has dropped, and none before them."""
-    torch, dist, _, _, _ = start()
-    from switchml import gloo  # pylint: disable=import-outside-toplevel
-    held = []
-    for number in range(40):
-        tensor = torch.full((8,), float(number), requires_grad=True)
-        held.append((tensor * tensor).grad_fn)  # C++ holds the tensor on, as a thread of Gloo does
-        with torch.no_grad():
-            dist.all_reduce(tensor)
-        del tensor
-    report(num_kept=gloo.end())
-    dist.destroy_process_group()
-
-
-def test_tensors_of_the_last_calls_outlive_the_interpreter():
-    for result in run_ranks("kept", 2, SWITCHML_DISABLE="1"):
-        assert result["num_kept"] == 16, result
 
 
 def summary(result):

@@ -10,7 +10,7 @@ import tempfile
 
 import tap
 import torch_ranks
-from torch_ranks import Daemon, Ranks, error_text, report, run_ranks, start
+from torch_ranks import Daemon, Ranks, ends_as_interpreters_do, error_text, report, run_ranks, start
 
 NUM_IN_RANGE, NUM_FSDP_STEPS, NUM_OVERLAPPED_STEPS = 8, 30, 20
 
@@ -36,6 +36,7 @@ def case_functional():
     dist.destroy_process_group()
 
 
+@ends_as_interpreters_do
 def case_functional_failure():
     """Rank 1 dies. C++ waits for what functional collectives began, and says why it has not ended."""
     torch, dist, sml, rank, _ = start()
@@ -143,6 +144,7 @@ def case_fsdp():
     dist.destroy_process_group()
 
 
+@ends_as_interpreters_do
 def case_fsdp2():
     """examples/pytorch/fsdp2.py in its short form. Counts its reduce-scatters and all-gathers."""
     import torch  # pylint: disable=import-outside-toplevel
@@ -224,6 +226,7 @@ def case_fsdp2_lost():
     report(text=error_text(result.backward), ranks=list(sml.error().ranks))
 
 
+@ends_as_interpreters_do
 def case_async_save():
     torch, dist, sml, rank, size = start()
     import torch.distributed.checkpoint as dcp  # pylint: disable=import-outside-toplevel
