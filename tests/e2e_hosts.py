@@ -62,12 +62,18 @@ def test_a_queue_shorter_than_a_segmented_send():
         assert json.loads(outputs[0][0])["results"][0]["wrong"] == 0, outputs
 
 
-def lose_host(bed, ranks, lost, is_cut_off):
-    """A host that ends in the middle of the work; cut off: nothing of it is heard any more, not even its end."""
-    deadline, before = time.monotonic() + 20 * PATIENCE, bed.sent_bytes(bed.worker(lost))
-    while bed.sent_bytes(bed.worker(lost)) < before + SIZE:
+def await_sums(bed, ranks, rank):
+    deadline, before = time.monotonic() + tap.patience_s(20 * PATIENCE), bed.sent_bytes(bed.worker(rank))
+    while bed.sent_bytes(bed.worker(rank)) < before + SIZE:
+        ended = [process for process in ranks if process.poll() is not None]
+        assert not ended, ended[0].communicate()
         assert time.monotonic() < deadline, "nothing is summed"
         time.sleep(0.02)
+
+
+def lose_host(bed, ranks, lost, is_cut_off):
+    """A host that ends in the middle of the work; cut off: nothing of it is heard any more, not even its end."""
+    await_sums(bed, ranks, lost)
     if is_cut_off:
         subprocess.run(["ip", "-n", bed.bridge, "link", "set", f"w{lost}", "down"], check=True)
     ranks[lost].kill()
@@ -88,13 +94,10 @@ def test_a_lost_host_is_named():
 def test_a_lowered_mtu_is_named():
     """The kernel refuses what was probed when the job was joined; hosts are named as the others know them."""
     with netbed.Netbed(NUM_HOSTS, rate="none") as bed:
-        ranks = start_job(bed, "--sizes", str(SIZE), "--iters", "10000", "--timeout", "4")
-        deadline, before = time.monotonic() + 20 * PATIENCE, bed.sent_bytes(bed.worker(1))
-        while bed.sent_bytes(bed.worker(1)) < before + SIZE:
-            assert time.monotonic() < deadline, "nothing is summed"
-            time.sleep(0.02)
+        ranks = start_job(bed, "--sizes", str(SIZE), "--iters", "10000", "--timeout", str(tap.patience_s(4)))
+        await_sums(bed, ranks, 1)
         subprocess.run(["ip", "-n", bed.worker(1), "link", "set", "eth0", "mtu", "1000"], check=True)
-        errors = [process.communicate(timeout=40 * PATIENCE)[1] for process in ranks]
+        errors = [process.communicate(timeout=tap.patience_s(40 * PATIENCE))[1] for process in ranks]
         assert all(process.returncode == 1 for process in ranks), errors
         own = "rank 1's host did not send " in errors[1] and "Message too long (the MTU is smaller" in errors[1]
         # If rank 1 had got all its sums, only the aggregator in it had something to send.
