@@ -302,7 +302,7 @@ def test_settings_that_differ_are_those_of_rank_0():
 def test_a_stopped_rank_is_named():
     need(COMPONENT)
     client = compiled("mpicc.openmpi", "mpi_client.c")
-    out, _ = run("mpirun.openmpi", "-n", 3, client, "kill", expect=1)
+    out, _ = run("mpirun.openmpi", "-n", 3, client, "kill", expect=1, SWITCHML_LEASE=5)
     for rank in (0, 2):
         assert re.search(rf"switchml: rank {rank} of MPI_COMM_WORLD: allreduce failed: .*rank 1\b", out), out
         assert f"rank {rank}: told" in out, out
