@@ -76,10 +76,12 @@ def test_all_collectives_one_after_the_other():
 
 
 def test_every_reduction_over_the_network():
-    """Against a reference of the bench's own, element by element."""
+    """Against a reference of the bench's own, element by element. A sanitized build has each type and each reduction."""
     both, integers = ["min", "max"], ["product", "band", "bor", "land", "lor"]
-    for kind in ["float32", "float16", "bfloat16", "float64"] + ["int8", "uint8", "int32", "uint32", "int64", "uint64"]:
-        for op in both if "float" in kind else both + integers:
+    types = ["int8", "uint8", "int32", "uint32", "int64", "uint64"] + ["float32", "float16", "bfloat16", "float64"]
+    for number, kind in enumerate(types):
+        ops = both if "float" in kind else integers + both
+        for op in ops if e2e.PATIENCE == 1 else [ops[number % len(ops)]]:
             report = e2e.bench_json("--local", "3", "--sizes", "8,300000", "--iters", "1", "--warmup", "1", "--shared-memory", "no",
                                     "--type", kind, "--op", op)
             assert all(row["op"] == op and row["max_error"] == 0 for row in report["results"]), report
