@@ -29,7 +29,7 @@ class Browser:
         self.folder = tempfile.TemporaryDirectory(prefix="switchml-browser-", ignore_cleanup_errors=True)
         to_read, self.to = map(raised, os.pipe())
         self.source, to_write = map(raised, os.pipe())
-        env = {**e2e.environment(), "HOME": self.folder.name, "TZ": "UTC"}
+        env = {**e2e.environment(), "HOME": self.folder.name, "TMPDIR": self.folder.name, "TZ": "UTC"}
         actions = [(os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0), (os.POSIX_SPAWN_OPEN, 1, "/dev/null", os.O_WRONLY, 0),
                    (os.POSIX_SPAWN_OPEN, 2, os.path.join(self.folder.name, "log"), os.O_WRONLY | os.O_CREAT, 0o600),
                    (os.POSIX_SPAWN_DUP2, to_read, 3), (os.POSIX_SPAWN_DUP2, to_write, 4)]
