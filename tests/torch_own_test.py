@@ -241,13 +241,14 @@ def main():
     if found.returncode != 0:
         print("1..0 # SKIP this machine has no PyTorch that brings its tests (Debian: python3-torch)")
         return 0
-    if options.all or options.names or options.source:
-        def test_all():
-            with tempfile.TemporaryDirectory(prefix="switchml-torch-") as folder:
-                torch_ranks.freeze(folder)
-                test_what_passes_on_gloo_passes_here(options.ranks, options.names, WAYS, options.source)
-        return tap.run([test_all], [])
-    return tap.run([test_what_passes_on_gloo_passes_here], [])
+    with torch_ranks.folder_of_this_program():
+        if options.all or options.names or options.source:
+            def test_all():
+                with tempfile.TemporaryDirectory() as folder:
+                    torch_ranks.freeze(folder)
+                    test_what_passes_on_gloo_passes_here(options.ranks, options.names, WAYS, options.source)
+            return tap.run([test_all], [])
+        return tap.run([test_what_passes_on_gloo_passes_here], [])
 
 
 if __name__ == "__main__":

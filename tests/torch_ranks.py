@@ -2,6 +2,7 @@
 """What the tests of the PyTorch backend share: real ranks on loopback (processes forked from one that has imported
 torch), a switchmld where they need one, and what the ranks report."""
 import atexit
+import contextlib
 import ctypes
 import datetime
 import functools
@@ -285,6 +286,14 @@ def error_text(function, *arguments, **keywords):
 
 # ---- A test program ------------------------------------------------------------------------------------
 
+@contextlib.contextmanager
+def folder_of_this_program():
+    """What this program and its ranks leave in the folder for such files, and torch does, goes with it."""
+    with tempfile.TemporaryDirectory(prefix="switchml-torch-", ignore_cleanup_errors=True) as folder:
+        os.environ["TMPDIR"], tempfile.tempdir = folder, None
+        yield
+
+
 def main(namespace):
     """Of a test program with these globals: its test_ functions, with its case_ functions for the ranks."""
     global NURSERY  # pylint: disable=global-statement
@@ -296,11 +305,12 @@ def main(namespace):
             if not hasattr(case, "ends_as_interpreters_do"):
                 end()
         return
-    NURSERY = Nursery()
-    try:
-        if not NURSERY.has_torch:
-            print("1..0 # SKIP PyTorch is not installed (Debian: python3-torch)")
-            return
-        tap.main(namespace)
-    finally:
-        NURSERY.end()
+    with folder_of_this_program():
+        NURSERY = Nursery()
+        try:
+            if not NURSERY.has_torch:
+                print("1..0 # SKIP PyTorch is not installed (Debian: python3-torch)")
+                return
+            tap.main(namespace)
+        finally:
+            NURSERY.end()
