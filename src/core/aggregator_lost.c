@@ -77,6 +77,10 @@ static struct cell *find_lost(const struct sml_aggregator *a, uint32_t rank, uin
 bool sml_aggregator_next_lost(struct sml_aggregator *a, struct sml_header *h) {
   for (; a->lost_rank < a->options.num_contributors; a->lost_rank++) {
     struct sum_progress *p = &a->sums[a->lost_rank];
+    /* Whoever sends to a position knows that all is here a window before it (R207). */
+    const uint64_t end = sml_max_u64(p->ripe, p->ripe_fence);
+    const uint32_t window = sml_window_positions(SML_REDUCE_TO_OWNER, a->options.num_slots);
+    if (end > window) p->checked = sml_max_u64(p->checked, end - window);
     while (p->checked + a->sum_threshold < p->ripe || p->checked < p->ripe_fence) {
       uint32_t cell;
       bool is_known;

@@ -42,6 +42,30 @@ static void worlds_that_lose_end(void **state) {
   }
 }
 
+/* No rank of sense sends there; nor does it hold up the aggregator's thread, which has other jobs. */
+static void a_position_far_ahead_costs_nothing(void **state) {
+  (void)state;
+  const struct sml_aggregator_options options = {.world_size = 2,
+                                                 .num_slots = 512,
+                                                 .is_one_way = true,
+                                                 .chunk_bytes = CHUNK_BYTES,
+                                                 .first_phase = SML_FIRST_PHASE};
+  struct sml_aggregator *a = init(&options);
+  for (uint32_t rank = 0; rank < 2; rank++) {
+    struct sml_header h = update(a, rank, 3 * 512 + rank, UINT32_MAX - 2);
+    h.reducer = SML_REDUCE_TO_OWNER;
+    h.chunk = 1 - rank;
+    assert_int_equal(sml_aggregator_decide(a, &h).verdict, SML_VERDICT_COMPLETE);
+  }
+  for (uint64_t pass = 1; pass <= 3; pass++) {
+    struct sml_header question;
+    uint32_t num_questions = 0;
+    sml_aggregator_begin_solicit(a, SML_NS_PER_MS + pass * 200 * SML_NS_PER_US);
+    while (sml_aggregator_next_lost(a, &question)) assert_true(++num_questions <= 512);
+  }
+  free(a);
+}
+
 /* Each of the first packets is lost, or comes again much later; in slow builds each third. */
 static void any_one_packet(void **state) {
   (void)state;
@@ -376,12 +400,20 @@ static void what_left_later_shows_a_loss(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(quiet_worlds_end),          cmocka_unit_test(worlds_that_lose_end),
-      cmocka_unit_test(any_one_packet),            cmocka_unit_test(bytes_go_one_way),
-      cmocka_unit_test(what_the_aggregator_refuses), cmocka_unit_test(a_lost_owner_is_found),
-      cmocka_unit_test(fences_are_told_apart),     cmocka_unit_test(later_results_prove_a_fence),
-      cmocka_unit_test(lost_updates_of_sums_show), cmocka_unit_test(fences_show_lost_updates),
-      cmocka_unit_test(who_is_awaited_asks),       cmocka_unit_test(what_left_later_shows_a_loss),
+      cmocka_unit_test(quiet_worlds_end),
+      cmocka_unit_test(worlds_that_lose_end),
+      
+      cmocka_unit_test(a_position_far_ahead_costs_nothing),
+      cmocka_unit_test(any_one_packet),
+      cmocka_unit_test(bytes_go_one_way),
+      cmocka_unit_test(what_the_aggregator_refuses),
+      cmocka_unit_test(a_lost_owner_is_found),
+      cmocka_unit_test(fences_are_told_apart),
+      cmocka_unit_test(later_results_prove_a_fence),
+      cmocka_unit_test(lost_updates_of_sums_show),
+      cmocka_unit_test(fences_show_lost_updates),
+      cmocka_unit_test(who_is_awaited_asks),
+      cmocka_unit_test(what_left_later_shows_a_loss),
   };
   return cmocka_run_group_tests_name("one_way", tests, NULL, NULL);
 }
