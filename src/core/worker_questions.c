@@ -389,6 +389,20 @@ static void ask_in_silence(struct sml_worker *w, uint64_t now_ns) {
   w->view.timeouts++;
 }
 
+/* Nobody answers about a fence of which nothing came before a later one was complete (R218). So the last one to which
+ * this rank contributed is asked about, too: it says all that earlier ones would. */
+static void ask_about_last_fence(struct sml_worker *w) {
+  for (uint64_t chunk = w->heard; chunk > w->released; chunk--) {
+    const uint32_t s = sml_worker_slot_at(w, chunk - 1);
+    struct slot *slot = &w->slots[s];
+    if (!slot->what.is_fence || slot->state != OUTSTANDING) continue;
+    if (slot->wants_probe) return;
+    list_remove(w, s);
+    ask_about(w, s, slot->level);
+    return;
+  }
+}
+
 /* What is missing first holds up all that follows. */
 static void ask_in_stretch(struct sml_worker *w, uint64_t now_ns) {
   if (stretch_deadline(w) > now_ns) return;
@@ -406,6 +420,7 @@ static void ask_in_stretch(struct sml_worker *w, uint64_t now_ns) {
     ask_about(w, s, slot->level);
     num_asked++;
   }
+  if (w->quiet_level > 1) ask_about_last_fence(w);
   w->window.has_found = false;
   w->window.asked_ns = now_ns;
   w->quiet_level = sml_min_u32(w->quiet_level + 1, SML_RTO_LEVELS - 1);
