@@ -161,7 +161,8 @@ static bool is_fence(const struct cell *c) {
 }
 
 /* A fence is complete. It says all that earlier ones of its window would say, so these are, too. */
-static void complete_fences(struct sml_aggregator *a, uint32_t cell) {
+static uint32_t complete_fences(struct sml_aggregator *a, uint32_t cell) {
+  uint32_t num_passed = 0;
   const uint8_t way = way_of(a, cell / 2);
   const uint32_t first = 2 * sml_window_base(way, a->options.num_slots);
   const uint64_t position = find_position(a, cell / 2, a->cells[cell].phase);
@@ -171,7 +172,9 @@ static void complete_fences(struct sml_aggregator *a, uint32_t cell) {
     struct cell *c = &a->cells[i];
     if (!is_fence(c) || sml_aggregator_is_complete(c) || find_position(a, i / 2, c->phase) > position) continue;
     c->needed = (uint16_t)c->count;
+    num_passed++;
   }
+  return num_passed;
 }
 
 static void note_position(struct sml_aggregator *a, const struct sml_header *h, uint32_t slot) {
@@ -204,7 +207,7 @@ static struct sml_decision contribute(struct sml_aggregator *a, const struct sml
     if (has_grant) {
       c->grant = a->cursor++; /* I9: once, and stored with the result */
       sml_aggregator_note_grant(a, cell / 2, c->grant);
-    } else if (is_fence(c)) complete_fences(a, cell);
+    } else if (is_fence(c)) d.num_passed = complete_fences(a, cell);
     d.verdict = SML_VERDICT_COMPLETE;
     d.is_first = is_first;
   }

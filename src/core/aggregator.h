@@ -48,6 +48,7 @@ struct sml_decision {
   enum sml_drop drop;     /* for DROP, MISMATCH, JUMP */
   bool is_first;          /* COMPLETE: there is one contributor, whose payload is the result */
   uint32_t cell;          /* index of (slot, version): values and result belong to it */
+  uint32_t num_passed;    /* COMPLETE of a fence: how many earlier ones that waited are complete with it */
   uint32_t first_rank;    /* MISMATCH: the rank that the slot's operation came from */
   uint32_t blocked_rank;  /* FIRST, ADD; PENDING of a one-way window: a departed rank for which this phase waits, or
                              UINT32_MAX */

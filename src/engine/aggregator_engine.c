@@ -243,6 +243,7 @@ static void note_complete(const struct sml_aggregator_engine *e, struct job *job
   job->num_results++;
   job->futile = (struct sml_futile){0};
   sml_bulk_note_result(&job->bulk, !d->is_first);
+  job->bulk.num_open -= d->num_passed;
   if (is_measured(d)) sml_waits_note(&job->waits, d->is_first ? 0 : e->now_ns - job->waits_since_ns);
 }
 

@@ -211,11 +211,59 @@ static void a_lost_rank_is_reported(void **state) {
   }
 }
 
+struct fence_loss {
+  bool is_due;
+  uint32_t num_lost;
+};
+
+static bool lose_a_fence(void *user, const struct world_port *to, const uint8_t *data, uint32_t num_bytes) {
+  struct fence_loss *loss = user;
+  struct sml_header h;
+  if (!loss->is_due || loss->num_lost > 0 || !to->is_aggregator) return false;
+  if (sml_wire_open(data, num_bytes, &h) != SML_WIRE_OK || h.type != SML_PACKET_UPDATE || h.rank != 1) return false;
+  loss->num_lost += h.reducer == SML_REDUCE_MAX && h.chunk == SML_FENCE;
+  return loss->num_lost > 0;
+}
+
+/* A fence that a later one completes waits no more: whoever computes then is not said to be waited for. */
+static void slots_wait_since_the_first_update_after_a_lost_fence(void **state) {
+  (void)state;
+  struct fence_loss loss = {.is_due = false};
+  struct world_options o = quiet(3, 1, 16);
+  o.on_frame = lose_a_fence;
+  o.user = &loss;
+  struct world *w = world_create_started(&o);
+  struct world_call_options copies = {.way = SML_REDUCE_COPY, .type = SML_INT32, .num_elems = 120 * CHUNK_ELEMS};
+  for (uint32_t rank = 0; rank < 3; rank++) copies.parts[rank] = rank * 40 * CHUNK_ELEMS;
+  struct world_call *call = world_call_create(w, &copies);
+  loss.is_due = true;
+  world_call_submit_all(call);
+  assert_true(world_call_run(call, CALL_LIMIT_NS));
+  assert_int_equal(loss.num_lost, 1);
+  world_settle(w, SML_NS_PER_S);
+  w->now_ns += 60 * SML_NS_PER_S;
+  const uint64_t begin_ns = w->now_ns;
+  struct world_call_options sums = {.num_elems = 4 * CHUNK_ELEMS, .type = SML_INT32};
+  struct world_call *next = world_call_create(w, &sums);
+  world_call_submit(next, 1);
+  for (uint32_t i = 0; i < 10; i++) world_pass(w);
+  struct sml_rank_look ranks[3];
+  struct sml_job_look look = {.world_size = 3, .num_lanes = 1, .ranks = ranks};
+  sml_aggregator_engine_look(w->aggregators[0], w->jobs[0].number, &look);
+  assert_true(look.slots_waiting > 0 && look.opened_ns >= begin_ns);
+  world_call_submit(next, 0);
+  world_call_submit(next, 2);
+  assert_true(world_call_run(next, CALL_LIMIT_NS));
+  world_call_free(call);
+  world_call_free(next);
+  world_destroy(w);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(bits_of_all_reduce), cmocka_unit_test(bits_with_losses),
-      cmocka_unit_test(bytes_go_one_way),   cmocka_unit_test(each_single_loss),
-      cmocka_unit_test(a_lost_rank_is_reported),
+      cmocka_unit_test(bits_of_all_reduce),      cmocka_unit_test(bits_with_losses),
+      cmocka_unit_test(bytes_go_one_way),        cmocka_unit_test(each_single_loss),
+      cmocka_unit_test(a_lost_rank_is_reported), cmocka_unit_test(slots_wait_since_the_first_update_after_a_lost_fence),
   };
   return cmocka_run_group_tests_name("engine_one_way", tests, NULL, NULL);
 }
