@@ -23,7 +23,7 @@ static bool read_file(const uint8_t *text, size_t num_bytes, char path[64], stru
   const int fd = memfd_create("config", MFD_CLOEXEC);
   CHECK(fd >= 0 && (num_bytes == 0 || write(fd, text, num_bytes) == (ssize_t)num_bytes), "no memory file");
   snprintf(path, 64, "/proc/self/fd/%d", fd);
-  const int status = sml_settings_read(3, arguments, settings_out, error, sizeof error);
+  const int status = sml_settings_read(3, arguments, false, settings_out, error, sizeof error);
   close(fd);
   CHECK(status >= 0 && status <= 2, "status %d", status);
   CHECK(status == 0 || (error[0] != 0 && strnlen(error, sizeof error) < sizeof error), "no reason given");

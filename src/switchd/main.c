@@ -272,7 +272,7 @@ static void reload(struct daemon *d) {
   struct sml_settings now;
   snprintf(state, sizeof state, "RELOADING=1\nMONOTONIC_USEC=%llu", (unsigned long long)(sml_clock_ns() / 1000));
   tell_manager(d, state);
-  if (sml_settings_read(d->argc, d->argv, &now, error, sizeof error) == 0) use_settings(d, &now);
+  if (sml_settings_read(d->argc, d->argv, true, &now, error, sizeof error) == 0) use_settings(d, &now);
   else sml_log_event(SML_LOG_WARNING, "reload_refused", NULL, 0, error);
   sml_settings_clear(&now);
   tell_manager(d, "READY=1");
@@ -327,7 +327,7 @@ int main(int argc, char **argv) {
   struct daemon d = {.argc = argc, .argv = argv};
   struct sml_settings *s = &d.settings;
   char error[ERROR_BYTES];
-  int status = sml_settings_read(argc, argv, s, error, sizeof error);
+  int status = sml_settings_read(argc, argv, false, s, error, sizeof error);
   use_log_settings(s);
   if (status != 0) complain("%s", error);
   else if (!check_trace_folder(s)) status = 1;

@@ -17,6 +17,7 @@ enum { STATUS_NO_KEYS = 1, STATUS_USAGE = 2 };
 
 struct reading {
   struct sml_settings *s;
+  bool is_reload; /* names of hosts and interfaces are not looked up: what they mean counts from a start on */
   uint32_t num_tenants, num_keys;
   int status;
   char *error;
@@ -249,7 +250,7 @@ static bool take_switch(struct reading *r) {
                 "%s: bmv2 takes at most %u lanes: answers to questions grow by more than a simple_switch has room for",
                 place_of(s, "dataplane", place, sizeof place), MAX_BMV2_LANES);
   const uint16_t port = is_tofino ? SML_TOFINO_PORT : SML_BMV2_PORT;
-  if (sml_addr_parse(s->switch_runtime, port, &s->switch_addr, reason, sizeof reason)) return true;
+  if (r->is_reload || sml_addr_parse(s->switch_runtime, port, &s->switch_addr, reason, sizeof reason)) return true;
   return fail(r, STATUS_USAGE, "%s: %s", place_of(s, "switch", place, sizeof place), reason);
 }
 
@@ -272,17 +273,24 @@ static bool take_networks(struct reading *r) {
   return true;
 }
 
-/* What texts mean together. */
-static bool finish(struct reading *r) {
+static bool take_addresses(struct reading *r) {
   struct sml_settings *s = r->s;
   char reason[256], place[4096];
   bool is_fine = sml_addr_parse(s->listen, 0, &s->aggd.listen, reason, sizeof reason);
   if (!is_fine) fail(r, STATUS_USAGE, "%s: %s", place_of(s, "listen", place, sizeof place), reason);
   is_fine = (!is_fine || take_multicast(r)) && is_fine;
-  is_fine = take_switch(r) && is_fine;
-  is_fine = take_networks(r) && is_fine;
   if (s->http && !sml_addr_parse(s->http, 0, &s->http_addr, reason, sizeof reason))
     is_fine = fail(r, STATUS_USAGE, "%s: %s", place_of(s, "http", place, sizeof place), reason);
+  return is_fine;
+}
+
+/* What texts mean together. */
+static bool finish(struct reading *r) {
+  struct sml_settings *s = r->s;
+  char reason[256], place[4096];
+  bool is_fine = r->is_reload || take_addresses(r);
+  is_fine = take_switch(r) && is_fine;
+  is_fine = take_networks(r) && is_fine;
   if (s->http_host && !sml_http_host_names_are_valid(s->http_host))
     is_fine = fail(r, STATUS_USAGE, "%s: names of hosts with commas between them, without ports, as in agg,agg.example",
                    place_of(s, "http-host", place, sizeof place));
@@ -311,8 +319,8 @@ static bool read_all(struct reading *r, int argc, char **argv) {
   return take_options(r) && is_file_taken && finish(r);
 }
 
-int sml_settings_read(int argc, char **argv, struct sml_settings *s, char *error, size_t error_bytes) {
-  struct reading r = {.s = s, .error = error, .error_bytes = error_bytes};
+int sml_settings_read(int argc, char **argv, bool is_reload, struct sml_settings *s, char *error, size_t error_bytes) {
+  struct reading r = {.s = s, .is_reload = is_reload, .error = error, .error_bytes = error_bytes};
   *s = (struct sml_settings){.listen = SML_DEFAULT_LISTEN,
                              .log_level = SML_LOG_INFO,
                              .switch_program = "switchml",

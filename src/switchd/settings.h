@@ -7,7 +7,8 @@
 
 /* 0, or the status to exit with: 1 a file of keys can't be used, 2 wrong usage or configuration. Then error has one
  * sentence, without a program's name. To be cleared in any case. */
-int sml_settings_read(int argc, char **argv, struct sml_settings *settings_out, char *error, size_t error_bytes);
+int sml_settings_read(int argc, char **argv, bool is_reload, struct sml_settings *settings_out, char *error,
+                      size_t error_bytes);
 void sml_settings_clear(struct sml_settings *settings);
 /* Forgets the keys, once the service has its copy. */
 void sml_settings_drop_keys(struct sml_settings *settings);
