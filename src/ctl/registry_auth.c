@@ -92,6 +92,10 @@ void sml_registry_show(struct sml_registry *r, uint32_t conn, const struct sml_c
 
 void sml_registry_take_auth(struct sml_registry *r, uint32_t conn, uint64_t now_ns) {
   struct sml_conn *c = &r->conns[conn];
+  if (sml_registry_is_withdrawn(r, c->join.key_name, &c->tenant)) { /* since it was challenged */
+    sml_registry_bad_mac(r, conn);
+    return;
+  }
   if (c->wants_status) {
     c->state = SML_CONN_VIEWER;
     return;

@@ -48,7 +48,7 @@ void sml_registry_evict(struct sml_registry *r, uint32_t conn, const struct sml_
   sml_registry_forget(r, conn);
 }
 
-static bool is_withdrawn(const struct sml_registry *r, const char *key_name, const struct sml_key *key) {
+bool sml_registry_is_withdrawn(const struct sml_registry *r, const char *key_name, const struct sml_key *key) {
   struct sml_key is;
   const bool is_there = r->options.find_key(r->options.find_key_user, key_name, &is);
   return !is_there || memcmp(&is, key, sizeof is) != 0;
@@ -59,7 +59,7 @@ bool sml_registry_on_withdrawn(struct sml_registry *r) {
   if (!r->options.find_key) return false;
   for (uint32_t i = 0; i < r->jobs_end; i++) {
     struct sml_job_entry *job = &r->jobs[i];
-    if (job->state == SML_JOB_FREE || !is_withdrawn(r, job->key_name, &job->tenant)) continue;
+    if (job->state == SML_JOB_FREE || !sml_registry_is_withdrawn(r, job->key_name, &job->tenant)) continue;
     const char *text =
         sml_registry_text(r, "key '%s' of job '%.63s' was withdrawn at the aggregator", job->key_name, job->name);
     sml_registry_end_with(r, job, SML_ERR_KEY, NULL, 0, text, SML_NO_CONN);
@@ -68,7 +68,7 @@ bool sml_registry_on_withdrawn(struct sml_registry *r) {
   for (uint32_t i = 0; i < r->conns_end; i++) {
     const struct sml_conn *c = &r->conns[i];
     const bool is_between = c->state == SML_CONN_CHALLENGED || c->state == SML_CONN_VIEWER;
-    if (!is_between || !is_withdrawn(r, c->join.key_name, &c->tenant)) continue;
+    if (!is_between || !sml_registry_is_withdrawn(r, c->join.key_name, &c->tenant)) continue;
     sml_registry_forget(r, i);
     return true;
   }

@@ -134,12 +134,35 @@ static void test_withdrawn_keys_end_their_jobs(void **state) {
   }
 }
 
+static void test_keys_withdrawn_since_the_challenge_are_refused(void **state) {
+  (void)state;
+  begin_with_changing_keys();
+  opened(4);
+  struct sml_ctl_message m = join_message("late", 0, 2);
+  m.u.join.key_name[0] = 'a';
+  said_once(4, &m);
+  opened(5);
+  m = (struct sml_ctl_message){.kind = SML_CTL_STATUS, .u.status = {.key_name = "a", .nonce = {7, 8}}};
+  said_once(5, &m);
+  has_key = false;
+  for (uint32_t conn = 4; conn < 6; conn++) {
+    said_once(conn, &(struct sml_ctl_message){.kind = SML_CTL_AUTH});
+    assert_false(w.is_open[conn]);
+    expect_detail(conn,
+                  "the aggregator has no key 'a', or not the same one: SWITCHML_KEY_FILE of this rank must have that "
+                  "line of the aggregator's --key-file");
+  }
+  expect_all_free();
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       BOTH(test_a_job_is_ended_by_hand),
       BOTH(test_all_jobs_of_a_name),
       BOTH(test_who_may_not),
       {"test_withdrawn_keys_end_their_jobs", test_withdrawn_keys_end_their_jobs, keyed_world, NULL, NULL},
+      {"test_keys_withdrawn_since_the_challenge_are_refused", test_keys_withdrawn_since_the_challenge_are_refused,
+       keyed_world, NULL, NULL},
   };
   return cmocka_run_group_tests(tests, NULL, end_world);
 }

@@ -148,6 +148,7 @@ void sml_registry_note(struct sml_registry *r, enum sml_note note, const struct 
 
 /* registry_auth.c */
 void sml_registry_challenge(struct sml_registry *r, uint32_t conn, const struct sml_ctl_join *join, uint64_t now_ns);
+bool sml_registry_is_withdrawn(const struct sml_registry *r, const char *key_name, const struct sml_key *key);
 void sml_registry_bad_mac(struct sml_registry *r, uint32_t conn); /* of a CHALLENGED connection */
 void sml_registry_refuse(struct sml_registry *r, uint32_t conn, sml_status status, const char *text);
 /* The log may say more than whoever is told `text`. */
