@@ -452,7 +452,9 @@ static void take_input(struct sml_aggd *a, uint64_t deadline_ns) {
    * meanwhile before it looks at their leases. */
   int num_events = epoll_wait(a->epoll_fd, a->epoll_events, (int)a->options.max_connections + 2, timeout_ms);
   a->now_ns = sml_clock_ns();
-  if (a->now_ns > deadline_ns) sml_registry_forgive(a->registry, a->now_ns - deadline_ns, a->now_ns);
+  /* A stop of this daemon is no silence of its ranks. What the timeout was rounded up by is no stop. */
+  const uint64_t due_ns = deadline_ns < SML_NEVER ? deadline_ns + 2 * SML_NS_PER_MS : SML_NEVER;
+  if (a->now_ns > due_ns) sml_registry_forgive(a->registry, a->now_ns - due_ns, a->now_ns);
   for (int e = 0; e < num_events; e++) {
     uint32_t tag = a->epoll_events[e].data.u32;
     if (tag == TAG_EVENT) {
