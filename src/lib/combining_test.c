@@ -193,6 +193,40 @@ static void epochs_end(void **state) {
   world_stop(&w);
 }
 
+#define NUM_AT_ONCE 4u
+
+static void sum_several_across_epochs(struct rank *r) {
+  static int32_t data[MAX_RANKS][NUM_AT_ONCE][60000];
+  const uint32_t first_epoch = r->job->state.start.epoch;
+  for (uint32_t i = 0; i < 20; i++) {
+    sml_operation *ops[NUM_AT_ONCE];
+    for (uint32_t k = 0; k < NUM_AT_ONCE; k++) {
+      int32_t *x = data[r->rank][k];
+      for (uint32_t e = 0; e < 60000; e++) x[e] = (int32_t)(e + i + k);
+      CHECK(r, sml_allreduce(r->job, x, x, 60000, SML_INT32, SML_SUM, NULL, &ops[k]) == SML_OK, "%s",
+            sml_error_detail());
+    }
+    for (uint32_t k = 0; k < NUM_AT_ONCE; k++) {
+      CHECK(r, sml_operation_wait(ops[k], 20 * SML_NS_PER_S) == SML_OK, "%s", sml_error_detail());
+      for (uint32_t e = 0; e < 60000; e++) CHECK(r, data[r->rank][k][e] == (int32_t)(3 * (e + i + k)));
+      sml_operation_release(ops[k]);
+    }
+  }
+  CHECK(r, r->job->state.start.epoch != first_epoch);
+}
+
+/* An epoch is full while some operations are under way, which end in it. */
+static void epochs_end_with_several_under_way(void **state) {
+  (void)state;
+  struct world w;
+  world_init(&w, 3);
+  w.aggd_options.first_phase = UINT32_MAX - 601;
+  w.job_options.max_datagram_bytes = 1472;
+  start_hosts(&w, "122");
+  world_run(&w, sum_several_across_epochs);
+  world_stop(&w);
+}
+
 /* ---- what goes wrong ---- */
 
 static uint32_t differing_rank, other_rank;
@@ -322,6 +356,7 @@ int main(void) {
       cmocka_unit_test(operations_end_by_themselves),
       cmocka_unit_test(several_are_under_way),
       cmocka_unit_test(epochs_end),
+      cmocka_unit_test(epochs_end_with_several_under_way),
       cmocka_unit_test(different_calls_name_ranks),
       cmocka_unit_test(lengths_differ_between_hosts),
       cmocka_unit_test(the_late_are_named),

@@ -431,7 +431,8 @@ static bool is_awaited(const struct sml_operation *op) {
 }
 
 static bool is_running(const void *owner) {
-  return ((const struct sml_job *)owner)->state.phase == SML_MEMBER_IS_RUNNING;
+  const enum sml_member_phase phase = ((const struct sml_job *)owner)->state.phase;
+  return phase == SML_MEMBER_IS_RUNNING || phase == SML_MEMBER_IS_DRAINING; /* what has room in the epoch ends in it */
 }
 
 static enum sml_owner_demand find_demand(const void *owner) {
