@@ -175,11 +175,15 @@ static void register_handlers(void) {
   (void)atexit(end_at_exit);
 }
 
+void sml_writer_register(void) {
+  pthread_once(&once, register_handlers);
+}
+
 /* ---- messages ---- */
 
 bool sml_writer_put(const struct sml_outlet *outlet, const char *message, size_t num_bytes) {
   SML_ASSERT(num_bytes <= SML_WRITER_MAX_BYTES);
-  pthread_once(&once, register_handlers);
+  sml_writer_register();
   pthread_mutex_lock(&writer.lock);
   const bool is_put = put_locked(outlet, message, num_bytes);
   ensure_thread_locked();

@@ -17,6 +17,8 @@ struct sml_outlet {
   void (*write_left_out)(uint64_t num_messages); /* says that so many were left out; may be NULL */
 };
 
+/* For whoever has a lock that fork() takes and under which something is written: before its own handlers of fork. */
+void sml_writer_register(void);
 /* Any thread; never waits for a reader. The message, of at most SML_WRITER_MAX_BYTES, is copied; messages are written
  * in the order of the calls. False: it was left out, and is counted. */
 bool sml_writer_put(const struct sml_outlet *outlet, const char *message, size_t num_bytes);

@@ -3,6 +3,8 @@
 
 #include <pthread.h>
 
+#include "base/writer.h"
+
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct sml_fork_watch *watches;
@@ -23,6 +25,7 @@ static void be_child(void) {
 }
 
 static void register_handlers(void) {
+  sml_writer_register(); /* fork() takes the lock that was registered last first, and so do threads */
   pthread_atfork(sml_fork_lock, sml_fork_unlock, be_child);
 }
 
