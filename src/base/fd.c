@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -70,6 +71,14 @@ int sml_fd_write_stderr(const char *text, size_t num_bytes) {
     }
   }
   return 0;
+}
+
+/* ---- files ---- */
+
+int sml_fd_replace_file(const char *from, const char *path) {
+  struct stat s;
+  if (stat(path, &s) == 0 && !S_ISREG(s.st_mode)) return S_ISDIR(s.st_mode) ? EISDIR : EEXIST;
+  return rename(from, path) == 0 ? 0 : errno;
 }
 
 /* ---- without signals ---- */

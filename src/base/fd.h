@@ -28,6 +28,10 @@ void sml_fd_take_stderr(void);
 /* The whole text, unless standard error has gone. Waits for whoever reads it. 0, or an errno. */
 int sml_fd_write_stderr(const char *text, size_t num_bytes);
 
+/* rename(2), over nothing or a regular file: a device, a pipe or a socket stays what it is. 0, or an errno: EEXIST for
+ * those. */
+int sml_fd_replace_file(const char *from, const char *path);
+
 /* write(2) and fallocate(2) on any thread of a program that knows nothing of us: a closed pipe and a limit of file
  * sizes (RLIMIT_FSIZE) are errors, EPIPE and EFBIG, and raise no signal. */
 ssize_t sml_fd_write_quietly(int fd, const void *data, size_t num_bytes);

@@ -112,11 +112,14 @@ static void raise_descriptor_limit(uint32_t max_connections) {
 static bool write_port_file(const char *path, const char *addr_text) {
   char temporary[4096];
   int num_bytes = snprintf(temporary, sizeof temporary, "%s.%ld", path, (long)getpid());
+  (void)unlink(temporary); /* of a process of this number that was killed at it */
   FILE *file = (size_t)num_bytes < sizeof temporary ? fopen(temporary, "wxe") : NULL;
   bool is_written = file && fprintf(file, "%s\n", addr_text) > 0;
   if (file && fclose(file) != 0) is_written = false;
-  if (is_written && rename(temporary, path) == 0) return true;
-  complain("cannot write the port file %s: %s", path, strerror(errno));
+  const int error = is_written ? sml_fd_replace_file(temporary, path) : errno;
+  if (error == 0) return true;
+  complain("cannot write the port file %s: %s", path,
+           error == EEXIST ? "a file that is not regular is there" : strerror(error));
   if (file) unlink(temporary);
   return false;
 }

@@ -193,9 +193,10 @@ int sml_trace_write(const struct sml_trace_dump *d, const char *path, char *erro
   if (error == 0 && fd < 0) error = -errno;
   if (error == 0) error = write_all(fd, d);
   if (fd >= 0 && close(fd) != 0 && error == 0) error = -errno;
-  if (error == 0 && rename(temporary, path) != 0) error = -errno;
+  if (error == 0) error = -sml_fd_replace_file(temporary, path);
   if (error == 0) return 0;
   if (fd >= 0) (void)unlink(temporary);
-  snprintf(error_out, error_bytes, "cannot write %s: %s", path, strerror(-error));
+  snprintf(error_out, error_bytes, "cannot write %s: %s", path,
+           error == -EEXIST ? "a file that is not regular is there" : strerror(-error));
   return error;
 }

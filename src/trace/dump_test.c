@@ -241,6 +241,12 @@ static void test_a_file_that_cannot_be_written(void **state) {
   assert_int_equal(mkdir(path, 0700), 0); /* the last step fails: nothing is left beside it */
   assert_true(sml_trace_write(&dump, path, error, sizeof error) < 0);
   assert_int_equal(rmdir(path), 0);
+  struct stat s;
+  assert_int_equal(mkfifo(path, 0600), 0); /* as /dev/null would be: who may replace it does not mean to */
+  assert_true(sml_trace_write(&dump, path, error, sizeof error) < 0);
+  assert_non_null(strstr(error, "not regular"));
+  assert_true(stat(path, &s) == 0 && S_ISFIFO(s.st_mode));
+  assert_int_equal(unlink(path), 0);
   assert_int_equal(sml_trace_write(&dump, w->path, error, sizeof error), 0); /* over the one that is there */
   sml_trace_clear(&dump);
 }
