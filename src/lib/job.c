@@ -256,7 +256,7 @@ sml_status sml_job_create(sml_context *context, const sml_job_options *options, 
     sml_lib_log_line(SML_LIB_LOG_INFO, o->rank, text);
   }
   struct sml_rendezvous rendezvous;
-  sml_rendezvous_init(&rendezvous, &s, sml_deadline_after(sml_clock_ns(), o->join_timeout_ns));
+  sml_rendezvous_init(&rendezvous, &s);
   if (rendezvous.address != NULL && o->allgather == NULL && o->aggregator[0] == 0) {
     o->allgather = sml_rendezvous_gather;
     o->allgather_user = &rendezvous;

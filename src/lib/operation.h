@@ -77,11 +77,6 @@ bool sml_operations_add_replays_locked(struct sml_job *job, uint64_t now_ns);
 /* With job->lock held; the method holds none. */
 void sml_operations_drop_replays_locked(struct sml_job *job);
 
-/* A timeout may be centuries; SML_NEVER is none. */
-static inline uint64_t sml_deadline_after(uint64_t now_ns, uint64_t timeout_ns) {
-  return timeout_ns > SML_NEVER - 1 - now_ns ? SML_NEVER - 1 : now_ns + timeout_ns;
-}
-
 /* What every collective comes to: sml_allreduce() is this alone. The operation takes `collective` over, unless the call
  * fails. Changes the call. */
 struct sml_call {

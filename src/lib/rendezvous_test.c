@@ -367,6 +367,26 @@ static void who_cannot_read_its_key_does_not_wait(void **state) {
   stop_world(&w);
 }
 
+/* The ranks have met, and an aggregator is there, but their datagrams are lost until the time is over. */
+static void come_to_no_path(struct rank *r) {
+  sml_job_options o = options_of(r);
+  o.join_timeout_ns = 3 * SML_NS_PER_S;
+  CHECK(r, sml_context_create(NULL, &r->context) == SML_OK);
+  r->status = sml_job_create(r->context, &o, &r->job);
+  const char *why = sml_error_detail();
+  CHECK(r, r->status != SML_OK && strstr(why, "ranks 0, 1 of 2 have joined"), "%d %s", r->status, why);
+}
+
+static void who_ran_out_of_time_is_not_missing(void **state) {
+  (void)state;
+  struct world w;
+  setenv("SWITCHML_FAULTS", "loss=1", 1);
+  start_world(&w, 2);
+  world_run(&w, come_to_no_path);
+  stop_world(&w);
+  unsetenv("SWITCHML_FAULTS");
+}
+
 /* ---- groups ---- */
 
 /* Four ranks: pairs of neighbours, then pairs across; all meet at the same port, at once. */
@@ -434,6 +454,7 @@ int main(void) {
       cmocka_unit_test(a_place_is_free_again_when_its_holder_goes),
       cmocka_unit_test(missing_ranks_are_named_to_all),
       cmocka_unit_test(another_key_is_named),
+      cmocka_unit_test(who_ran_out_of_time_is_not_missing),
       cmocka_unit_test(who_cannot_read_its_key_does_not_wait),
       cmocka_unit_test(groups_meet_at_one_port),
       cmocka_unit_test(threads_create_jobs_at_once),

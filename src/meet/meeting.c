@@ -479,9 +479,11 @@ static bool step_while_all_stay(struct sml_meeting *m, const struct all *all) {
 }
 
 /* Ranks that came may go, and come again, until all are here. */
-bool sml_meeting_gather(struct sml_meeting *m, const void *mine, uint8_t *out, uint32_t num_bytes) {
+bool sml_meeting_gather(struct sml_meeting *m, const void *mine, uint8_t *out, uint32_t num_bytes,
+                        uint64_t deadline_ns) {
   const uint32_t num_others = m->options.world_size - 1;
   struct all all = {.bytes = out, .num_bytes = (size_t)num_bytes * m->options.world_size};
+  m->options.deadline_ns = deadline_ns;
   if (!begin_round(m, num_bytes)) return false;
   while (count(m, IS_HERE) < num_others)
     if (!step_while_all_stay(m, &all)) return false;

@@ -19,6 +19,8 @@ struct sml_meeting;
 
 /* Waits, until the deadline, for the port and for an earlier meeting of this job. NULL: sml_error_detail() says why. */
 struct sml_meeting *sml_meeting_open(const struct sml_meeting_options *options);
-/* A round of the all-gather; the first one waits for the ranks to come. False: sml_error_detail() names ranks. */
-bool sml_meeting_gather(struct sml_meeting *meeting, const void *mine, uint8_t *all, uint32_t num_bytes);
+/* A round of the all-gather, until deadline_ns; the first one waits for the ranks to come. False: sml_error_detail()
+ * names ranks. */
+bool sml_meeting_gather(struct sml_meeting *meeting, const void *mine, uint8_t *all, uint32_t num_bytes,
+                        uint64_t deadline_ns);
 void sml_meeting_close(struct sml_meeting *meeting); /* NULL: nothing */

@@ -22,8 +22,11 @@
 #define ANSWER_NS (2 * SML_NS_PER_S) /* whoever listens there and says nothing is tried anew */
 /* Rank 0 gives up at the deadline too, and says who is missing: it must not miss the ranks that are there. */
 #define GRACE_NS (1 * SML_NS_PER_S)
+/* Least for a round when all have met: the last one tells what each rank's join ended with, also if it was its time. */
+#define ROUND_NS (10 * SML_NS_PER_S)
 
-void sml_rendezvous_init(struct sml_rendezvous *r, const struct sml_job_settings *settings, uint64_t deadline_ns) {
+void sml_rendezvous_init(struct sml_rendezvous *r, const struct sml_job_settings *settings) {
+  const uint64_t deadline_ns = sml_deadline_after(sml_clock_ns(), settings->options.join_timeout_ns);
   *r = (struct sml_rendezvous){.settings = settings, .deadline_ns = deadline_ns, .fd = -1};
   r->address = sml_settings_environment("SWITCHML_RENDEZVOUS");
 }
@@ -238,24 +241,26 @@ static bool meet(struct sml_rendezvous *r, const void *in, uint8_t *out, uint32_
     return false;
   }
   if (r->settings->options.rank != 0) return meet_rank_0(r, &addr, in, out, num_bytes);
-  return open_meeting(r, &addr) && sml_meeting_gather(r->meeting, in, out, num_bytes);
+  return open_meeting(r, &addr) && sml_meeting_gather(r->meeting, in, out, num_bytes, r->deadline_ns);
 }
 
 int sml_rendezvous_gather(void *user, const void *in, void *out, size_t num_bytes) {
   struct sml_rendezvous *r = user;
   const size_t all_bytes = num_bytes * r->settings->options.world_size;
   bool is_done;
+  if (r->round > 0) r->deadline_ns = sml_max_u64(r->deadline_ns, sml_clock_ns() + ROUND_NS);
   if (r->round == 0) {
     is_done = meet(r, in, out, (uint32_t)num_bytes);
   } else if (r->meeting != NULL) {
-    is_done = sml_meeting_gather(r->meeting, in, out, (uint32_t)num_bytes);
+    is_done = sml_meeting_gather(r->meeting, in, out, (uint32_t)num_bytes, r->deadline_ns);
   } else {
     is_done = say_record(r, in, (uint32_t)num_bytes) && hear_all(r, out, all_bytes);
     if (!is_done)
       sml_fail(SML_ERR_SYSTEM, "rank 0, met at SWITCHML_RENDEZVOUS=%.80s, does not answer any more: %s", r->address,
                r->why);
   }
-  r->round++;
+  if (r->round++ == 0) /* from here each of them joins for as long */
+    r->deadline_ns = sml_deadline_after(sml_clock_ns(), r->settings->options.join_timeout_ns);
   return is_done ? 0 : 1;
 }
 

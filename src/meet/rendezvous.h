@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * An all-gather for programs that have none: SWITCHML_RENDEZVOUS=host:port, where rank 0 listens while a job is
- * created (meeting.h) and the others connect, again and again until they are taken. Every wait ends at the job's join
- * timeout. */
+ * created (meeting.h) and the others connect, again and again until they are taken. They meet within the job's join
+ * timeout; a later round has as long from there, and 10 s at least. */
 #pragma once
 
 #include "meet/job_settings.h"
@@ -21,8 +21,7 @@ struct sml_rendezvous {
 };
 
 /* Reads the environment; opens nothing. Only ranks of one job, by its name, meet. settings: stays until the end. */
-void sml_rendezvous_init(struct sml_rendezvous *rendezvous, const struct sml_job_settings *settings,
-                         uint64_t deadline_ns);
+void sml_rendezvous_init(struct sml_rendezvous *rendezvous, const struct sml_job_settings *settings);
 /* An sml_allgather_fn; user: the rendezvous, opened by the first call. When it fails sml_error_detail() says why. */
 int sml_rendezvous_gather(void *rendezvous, const void *in, void *out, size_t num_bytes);
 void sml_rendezvous_close(struct sml_rendezvous *rendezvous);
