@@ -136,8 +136,8 @@ static void show(struct sml_aggd *a, const struct sml_effect *e) {
 }
 
 static void report(struct sml_aggd *a, const struct sml_effect *e) {
-  const struct sml_ctl_message *m = sml_answers_report(&a->answers, e, a->now_ns);
-  if (m) send_message(a, e->conn, m);
+  struct sml_ctl_message m;
+  if (sml_answers_report(&a->answers, e, a->now_ns, &m)) send_message(a, e->conn, &m);
 }
 
 /* False: an engine lacks memory for the effect's job. */

@@ -164,7 +164,9 @@ static int open_registry(struct sml_aggd *a, char *error_out, size_t error_bytes
   a->answers.tenants = &a->tenants;
   a->answers.addr = a->addr;
   a->answers.event_fd = a->event_fd;
-  if (mem && a->conns && a->buffers && a->epoll_events && has_tenants && has_networks && has_trace) return 0;
+  a->answers.reports = calloc(SML_REGISTRY_MAX_JOBS, sizeof *a->answers.reports);
+  const bool has_arrays = a->conns && a->buffers && a->epoll_events && a->answers.reports;
+  if (mem && has_arrays && has_tenants && has_networks && has_trace) return 0;
   snprintf(error_out, error_bytes, "out of memory for %u connections", o->max_connections);
   return -ENOMEM;
 }

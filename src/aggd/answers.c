@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include "base/thread.h"
@@ -19,6 +20,7 @@ void sml_answers_init(struct sml_answers *a) {
 }
 
 void sml_answers_destroy(struct sml_answers *a) {
+  free(a->reports);
   sml_shown_destroy(&a->shown);
   sml_snapshot_release(a->snapshot);
   sml_snapshot_release(a->answer);
@@ -73,18 +75,17 @@ void sml_answers_show(struct sml_answers *a, const struct sml_effect *e, uint32_
   snprintf(m->u.refuse.detail, sizeof m->u.refuse.detail, "%s", problem);
 }
 
-/* All ranks may ask at once, so one answer is for all that ask soon. */
-const struct sml_ctl_message *sml_answers_report(struct sml_answers *a, const struct sml_effect *e, uint64_t now_ns) {
-  const bool is_fresh = a->reported_ns != 0 && a->report_job == e->job && a->report_epoch == e->epoch &&
-                        now_ns - a->reported_ns < FRESH_NS;
-  if (is_fresh) return &a->report;
-  a->reported_ns = 0;
-  a->report = (struct sml_ctl_message){.kind = SML_CTL_REPORT};
-  if (!sml_snapshot_report(a->registry, a->lanes, e->job, now_ns, &a->report.u.report)) return NULL;
-  a->reported_ns = now_ns;
-  a->report_job = e->job;
-  a->report_epoch = e->epoch;
-  return &a->report;
+/* All ranks of a job may ask at once, so one answer is for all that ask soon. */
+bool sml_answers_report(struct sml_answers *a, const struct sml_effect *e, uint64_t now_ns, struct sml_ctl_message *m) {
+  struct sml_job_report *r = &a->reports[e->job];
+  const bool is_fresh = r->made_ns != 0 && r->epoch == e->epoch && now_ns - r->made_ns < FRESH_NS;
+  if (!is_fresh) {
+    *r = (struct sml_job_report){.epoch = e->epoch};
+    if (!sml_snapshot_report(a->registry, a->lanes, e->job, now_ns, &r->report)) return false;
+    r->made_ns = now_ns;
+  }
+  *m = (struct sml_ctl_message){.kind = SML_CTL_REPORT, .u.report = r->report};
+  return true;
 }
 
 /* --- threads --- */

@@ -12,6 +12,12 @@
 #include "aggd/snapshot.h"
 #include "aggd/tenants.h"
 
+struct sml_job_report {
+  uint64_t made_ns; /* 0: none */
+  uint32_t epoch;
+  struct sml_ctl_report report;
+};
+
 struct sml_answers {
   const struct sml_aggd_options *options;
   const struct sml_registry *registry;
@@ -22,13 +28,10 @@ struct sml_answers {
   uint64_t started_ns;
   struct sml_history history;
   struct sml_shown shown;
-  struct sml_snapshot *snapshot; /* the latest; NULL: none yet */
-  uint64_t fresh_ns;             /* how long it is fresh: longer if it took long to make */
-  struct sml_ctl_message report; /* the latest */
-  uint16_t report_job;           /* of this, and its epoch */
-  uint32_t report_epoch;
-  uint64_t reported_ns; /* 0: none */
-  pthread_mutex_t lock; /* for the rest: other threads ask */
+  struct sml_snapshot *snapshot;  /* the latest; NULL: none yet */
+  uint64_t fresh_ns;              /* how long it is fresh: longer if it took long to make */
+  struct sml_job_report *reports; /* the latest of each job; SML_REGISTRY_MAX_JOBS, zeros at first */
+  pthread_mutex_t lock;           /* for the rest: other threads ask */
   pthread_cond_t answered;
   uint64_t num_asked, num_answered;
   struct sml_snapshot *answer; /* NULL: out of memory */
@@ -41,9 +44,9 @@ void sml_answers_destroy(struct sml_answers *answers);
  * SML_SHOWN_NONE at first. */
 void sml_answers_show(struct sml_answers *answers, const struct sml_effect *effect, uint32_t *ticket, uint64_t now_ns,
                       struct sml_ctl_message *message_out);
-/* REPORT: NULL if the job is no more. */
-const struct sml_ctl_message *sml_answers_report(struct sml_answers *answers, const struct sml_effect *effect,
-                                                 uint64_t now_ns);
+/* REPORT; false if the job is no more. */
+bool sml_answers_report(struct sml_answers *answers, const struct sml_effect *effect, uint64_t now_ns,
+                        struct sml_ctl_message *message_out);
 /* Gives other threads what they asked for. */
 void sml_answers_serve(struct sml_answers *answers, uint64_t now_ns);
 

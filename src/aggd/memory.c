@@ -47,7 +47,8 @@ static uint64_t count_status(const struct sml_aggd_options *o) {
   const uint64_t rank_bytes = sizeof(struct sml_rank_snapshot) + sizeof(struct sml_rank_look);
   const uint64_t snapshot_bytes =
       sizeof(struct sml_snapshot) + SML_REGISTRY_MAX_JOBS * job_bytes + num_ranks * rank_bytes;
-  return NUM_TEXTS * (SML_REGISTRY_MAX_JOBS * (uint64_t)JOB_TEXT_BYTES + num_ranks * RANK_TEXT_BYTES) +
+  return SML_REGISTRY_MAX_JOBS * sizeof(struct sml_job_report) +
+         NUM_TEXTS * (SML_REGISTRY_MAX_JOBS * (uint64_t)JOB_TEXT_BYTES + num_ranks * RANK_TEXT_BYTES) +
          NUM_SNAPSHOTS * snapshot_bytes;
 }
 
