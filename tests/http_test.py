@@ -7,6 +7,7 @@ import ctypes
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import socket
@@ -327,6 +328,23 @@ def test_clients_that_disturb():
         for connection in stalled:
             connection.close()
         assert all(member.process.poll() is None for member in members)
+
+
+def test_without_descriptors_it_waits():
+    """A guest that cannot be accepted stays ready: nothing spins at it, and it is served when there is room."""
+    with daemon() as (process, port):
+        pid = process.process.pid
+        before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (len(os.listdir(f"/proc/{pid}/fd")), before[1]))
+        with socket.create_connection(("127.0.0.1", port)) as guest:
+            guest.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+            ticks, began = e2e.cpu_ticks(pid), time.monotonic()
+            time.sleep(1)
+            used_s = (e2e.cpu_ticks(pid) - ticks) / os.sysconf("SC_CLK_TCK")
+            assert used_s < 0.15 * (time.monotonic() - began), used_s
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+            guest.settimeout(10 * e2e.PATIENCE)
+            assert guest.recv(100).startswith(b"HTTP/1")
 
 
 def is_gone(connection):

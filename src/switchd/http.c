@@ -22,6 +22,7 @@
 #define MAX_CONNECTIONS_PER_SOURCE 16u
 #define MAX_AGE_NS (10 * SML_NS_PER_S) /* from its first packet to the last one of the answer */
 #define LOOK_MS 250                    /* how often ages are looked at */
+#define ROUND_MS 1 /* least between two rounds: a guest that no descriptor is left for is always there */
 #define CONNECTION_BYTES 16384u
 #define FRESH_NS (250 * SML_NS_PER_MS) /* no answer is made more often, whoever asks */
 
@@ -190,6 +191,7 @@ static void *run(void *argument) {
     MHD_UNSIGNED_LONG_LONG left_ms = LOOK_MS;
     if (MHD_get_timeout(http->daemon, &left_ms) != MHD_YES || left_ms > LOOK_MS) left_ms = LOOK_MS;
     (void)poll(fds, SML_ARRAY_LEN(fds), (int)left_ms);
+    (void)poll(fds, 1, ROUND_MS);
     MHD_run(http->daemon);
     close_old(http);
   }
