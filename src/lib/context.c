@@ -24,18 +24,20 @@ sml_status sml_context_create(const sml_context_options *options, sml_context **
   struct sml_context *context = calloc(1, sizeof *context);
   if (context == NULL) return sml_fail(SML_ERR_NO_MEMORY, "no memory for a context");
   context->settings = settings;
+  context->control.epoll_fd = context->control.event_fd = -1;
+  context->fork_watch.in_child = die_in_child;
   pthread_mutex_init(&context->lock, NULL);
+  sml_fork_watch(&context->fork_watch);
   status = sml_operations_create(context);
   if (status == SML_OK) status = sml_control_start(&context->control);
   if (status != SML_OK) {
+    sml_fork_unwatch(&context->fork_watch);
     sml_operations_destroy(context);
     pthread_mutex_destroy(&context->lock);
     free(context);
     return status;
   }
   sml_settings_log(&settings);
-  context->fork_watch.in_child = die_in_child;
-  sml_fork_watch(&context->fork_watch);
   *context_out = context;
   return SML_OK;
 }
@@ -45,10 +47,13 @@ void sml_context_destroy(sml_context *context) {
   /* A child has a copy of the memory, of locks in any state and of no thread: it lets all of it be. */
   if (context == NULL || sml_context_is_forked(context)) return;
   while (context->jobs) sml_job_destroy(context->jobs);
-  sml_fork_unwatch(&context->fork_watch);
   /* Engines first: an engine's last act for a prober is to wake the control thread. */
   for (size_t i = 0; i < SML_ARRAY_LEN(context->engines); i++) sml_engines_stop(&context->engines[i]);
   sml_control_stop(&context->control);
+  sml_fork_lock();
+  for (size_t i = 0; i < SML_ARRAY_LEN(context->engines); i++) sml_engines_close(&context->engines[i]);
+  sml_fork_unlock();
+  sml_fork_unwatch(&context->fork_watch);
   for (size_t i = 0; i < SML_ARRAY_LEN(context->engines); i++) sml_engines_free_recorders(&context->engines[i]);
   sml_operations_destroy(context);
   pthread_mutex_destroy(&context->lock);

@@ -134,16 +134,40 @@ static void *join_again_and_again(void *argument) {
   return NULL;
 }
 
-static void forks_meet_the_library_at_any_moment(void **state) {
-  (void)state;
+/* With engines, which a join starts; it has no time for more. */
+static void *create_again_and_again(void *argument) {
+  _Atomic bool *should_stop = argument;
+  sml_job_options o = SML_JOB_OPTIONS_INIT;
+  o.aggregator = "127.0.0.1:9";
+  o.world_size = 2;
+  o.join_timeout_ns = SML_NS_PER_MS;
+  while (!*should_stop) {
+    sml_context *own;
+    sml_job *unused;
+    if (sml_context_create(NULL, &own) != SML_OK) return argument;
+    (void)sml_job_create(own, &o, &unused);
+    sml_context_destroy(own);
+  }
+  return NULL;
+}
+
+static void fork_beside(void *(*run)(void *should_stop), uint32_t num_forks) {
   _Atomic bool should_stop = false;
   pthread_t thread;
-  pthread_create(&thread, NULL, join_again_and_again, &should_stop);
+  void *failed;
+  pthread_create(&thread, NULL, run, &should_stop);
   int status = 0;
-  for (uint32_t i = 0; i < 100 && status == 0; i++) status = status_of_child(do_nothing);
+  for (uint32_t i = 0; i < num_forks && status == 0; i++) status = status_of_child(do_nothing);
   should_stop = true;
-  pthread_join(thread, NULL);
+  pthread_join(thread, &failed);
+  assert_null(failed);
   assert_int_equal(status, 0);
+}
+
+static void forks_meet_the_library_at_any_moment(void **state) {
+  (void)state;
+  fork_beside(join_again_and_again, 100);
+  fork_beside(create_again_and_again, 300);
 }
 
 int main(void) {

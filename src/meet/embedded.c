@@ -206,8 +206,11 @@ static sml_status start(const struct sml_job_settings *s, const struct sml_setti
 
 void sml_embedded_stop(struct sml_embedded *embedded) {
   if (embedded == NULL) return;
-  sml_fork_unwatch(&embedded->watch);
+  sml_fork_lock(); /* which none of its threads takes */
   sml_aggd_stop(embedded->aggd);
+  embedded->aggd = NULL;
+  sml_fork_unlock();
+  sml_fork_unwatch(&embedded->watch);
   free(embedded);
 }
 

@@ -108,16 +108,18 @@ sml_status sml_engines_start(struct sml_engines *engines, const struct sml_setti
     }
     close_unit(&engines->units[i]);
     sml_engines_stop(engines);
+    sml_engines_close(engines);
     return status;
   }
   return SML_OK;
 }
 
 void sml_engines_stop(struct sml_engines *engines) {
-  for (uint32_t i = 0; i < engines->num_engines; i++) {
-    sml_engine_thread_stop(&engines->units[i].thread);
-    close_unit(&engines->units[i]);
-  }
+  for (uint32_t i = 0; i < engines->num_engines; i++) sml_engine_thread_stop(&engines->units[i].thread);
+}
+
+void sml_engines_close(struct sml_engines *engines) {
+  for (uint32_t i = 0; i < engines->num_engines; i++) close_unit(&engines->units[i]);
   engines->num_engines = 0;
 }
 

@@ -22,7 +22,8 @@ struct sml_engines {
 
 /* family: AF_INET or AF_INET6. On failure nothing is left behind. */
 sml_status sml_engines_start(struct sml_engines *engines, const struct sml_settings *settings, int family);
-void sml_engines_stop(struct sml_engines *engines);
+void sml_engines_stop(struct sml_engines *engines);           /* their threads end */
+void sml_engines_close(struct sml_engines *engines);          /* stopped; not while the process forks */
 void sml_engines_free_recorders(struct sml_engines *engines); /* stopped */
 /* In the child of a fork: the threads are gone, the descriptors are not. */
 void sml_engines_close_descriptors(struct sml_engines *engines);

@@ -41,7 +41,12 @@ static uint32_t ask_kernel(const struct sml_addr *to) {
 
 static void list_candidates(struct sml_prober *p, const struct sml_addr *to, uint32_t max_bytes, bool is_only_size) {
   static const uint32_t usual_bytes[] = {8960, 1472, 1252, 508};
-  const uint32_t first = is_only_size ? max_bytes : sml_min_u32(max_bytes, ask_kernel(to));
+  uint32_t first = max_bytes;
+  if (!is_only_size) {
+    sml_fork_lock(); /* a descriptor is opened */
+    first = sml_min_u32(max_bytes, ask_kernel(to));
+    sml_fork_unlock();
+  }
   p->num_candidates = 0;
   p->candidates_bytes[p->num_candidates++] = first;
   if (is_only_size) return;
