@@ -260,7 +260,9 @@ static void receive(struct sml_session *s, uint64_t now_ns) {
 
 uint64_t sml_session_service(struct sml_session *s, uint64_t now_ns) {
   struct sml_member *m = &s->member;
-  if (s->due_ns != 0 && now_ns > s->due_ns) sml_member_forgive(m, now_ns - s->due_ns, now_ns);
+  /* What the timeout was rounded up by is no stop of this process. */
+  const uint64_t stopped_ns = s->due_ns != 0 && now_ns > s->due_ns ? now_ns - s->due_ns : 0;
+  if (stopped_ns > 2 * SML_NS_PER_MS) sml_member_forgive(m, stopped_ns, now_ns);
   const uint64_t tick_ns = s->options.events->tick(s->options.user, now_ns);
   sml_member_on_attempt_due(m, now_ns);
   carry_out(s, now_ns);
