@@ -189,8 +189,9 @@ void sml_operation_end_locked(struct sml_job *job, struct sml_operation *op, sml
   if (job->state.oldest == NULL && (job->state.phase == SML_MEMBER_HAS_FAILED || job->is_lingering))
     pthread_cond_broadcast(&job->changed); /* for destroy */
   if (job->state.phase == SML_MEMBER_IS_DRAINING && job->state.num_begun == 0) sml_control_wake(&job->context->control);
-  if (job->state.first_waiting != NULL) sml_operations_push_locked(job); /* there may be room for more */
   if (is_detached) sml_operation_give_back(op);
+  /* There may be room for more. Last: if the job fails at it, other stages of an exact operation end, and free it. */
+  if (job->state.first_waiting != NULL) sml_operations_push_locked(job);
 }
 
 /* On the engine that ended its part last. */
