@@ -147,6 +147,11 @@ def test_an_address_that_is_none_is_wrong_usage():
     run(SWITCHML, "status", "127.0.0.1:1", status=1) # one that does not answer
 
 
+def test_a_processor_that_is_not_there_is_named():
+    said = run(SWITCHMLD, "--listen", "127.0.0.1:0", "--cpus", "1022", status=1)[1]
+    assert "processor 1022" in said and "SWITCHML_CPUS" in said, said
+
+
 def test_a_folder_for_traces_is_there_from_the_start():
     with tempfile.TemporaryDirectory() as folder:
         missing, file = os.path.join(folder, "missing"), os.path.join(folder, "file")

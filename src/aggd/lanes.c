@@ -320,6 +320,10 @@ static int open_lane(struct sml_lanes *lanes, uint32_t l, const struct sml_aggd_
   snprintf(name, sizeof name, "sml-agg-%u", l & 0xff);
   error = sml_engine_thread_start(&lane->thread, name);
   lane->is_running = error == 0;
+  if (error != 0 && lane->thread.is_pinned)
+    snprintf(error_out, error_bytes, "cannot start a thread on processor %u, one of --cpus or SWITCHML_CPUS: %s",
+             lane->thread.cpu, strerror(error));
+  else if (error != 0) snprintf(error_out, error_bytes, "cannot start a thread: %s", strerror(error));
   return -error;
 }
 
@@ -332,6 +336,8 @@ static bool open_switch(const struct sml_lanes *lanes, char *error_out, size_t e
 int sml_lanes_open(const struct sml_aggd_options *options, int event_fd, struct sml_lanes **lanes_out, char *error_out,
                    size_t error_bytes) {
   snprintf(error_out, error_bytes, "out of memory");
+  /* Unless something else is said below. */
+  snprintf(error_out, error_bytes, "out of memory for %u threads", options->num_lanes);
   struct sml_lanes *lanes = calloc(1, sizeof *lanes);
   if (!lanes) return -ENOMEM;
   lanes->event_fd = event_fd;
@@ -345,7 +351,6 @@ int sml_lanes_open(const struct sml_aggd_options *options, int event_fd, struct 
     lanes->num_lanes++;
     int error = open_lane(lanes, l, options, error_out, error_bytes);
     if (error) {
-      if (lanes->lanes[l].engine) snprintf(error_out, error_bytes, "cannot start a thread: %s", strerror(-error));
       sml_lanes_close(lanes);
       return error;
     }
