@@ -173,7 +173,8 @@ static uint32_t find_room(struct sml_worker_engine *e, const struct sml_lane *la
     if (e->shared_bytes > 0) {
       if (num_ready > 0) sml_send_queue_ask(q, io->ops->tx_waiting(io), now_ns);
       const uint64_t limit_bytes = lane->options.worker.way == SML_REDUCE_COPY ? 2 * e->shared_bytes : e->shared_bytes;
-      return sml_send_queue_room_below(q, e->sent_bytes, frame_bytes, limit_bytes);
+      /* A frame at least, though the others' windows be small. */
+      return sml_send_queue_room_below(q, e->sent_bytes, frame_bytes, sml_max_u64(limit_bytes, frame_bytes));
     }
   }
   const uint32_t least = sml_worker_under_way_bytes(lane->worker) == 0 ? SML_SEND_QUEUE_FEW_CHUNKS : 0;
