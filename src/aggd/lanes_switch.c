@@ -205,7 +205,7 @@ void sml_lanes_look_at_switch(struct sml_lanes *lanes, uint16_t job, uint64_t no
   if (!look->has_slots) return;
   sml_switch_look(o->words, o->num_slots, o->num_contributors, look, missing);
   for (uint32_t r = 0; r < look->world_size; r++) { /* the lowest rank of each leads */
-    look->ranks[r].slots_missing = missing[o->contributors[r]];
+    look->ranks[r].slots_missing = look->ranks[r].sums_missing = missing[o->contributors[r]];
     missing[o->contributors[r]] = 0;
   }
 }

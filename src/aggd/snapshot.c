@@ -189,12 +189,13 @@ bool sml_snapshot_report(const struct sml_registry *registry, struct sml_lanes *
                                     .slot = does.waiting_slot,
                                     .phase = does.waiting_phase,
                                     .progress_ns = sml_min_u64(does.progress_ns, now_ns)};
-  /* Who is missing at a fence may wait for whom other slots wait for. */
-  bool has_others = false;
+  /* Whom sums wait for may wait in a one-way window itself: who is missing in both does not. */
+  bool has_both = false;
   for (uint32_t rank = 0; rank < is.world_size; rank++)
-    has_others = has_others || scratch[rank].slots_missing > scratch[rank].fences_missing;
+    has_both = has_both || (scratch[rank].sums_missing > 0 && scratch[rank].oldest_missing > 0);
   for (uint32_t rank = 0; rank < is.world_size; rank++) {
-    if (scratch[rank].slots_missing == (has_others ? scratch[rank].fences_missing : 0)) continue;
+    const bool in_sums = scratch[rank].sums_missing > 0, in_oldest = scratch[rank].oldest_missing > 0;
+    if (has_both ? !(in_sums && in_oldest) : !(in_sums || in_oldest)) continue;
     if (slots.num_missing < SML_ARRAY_LEN(slots.missing)) slots.missing[slots.num_missing] = (uint16_t)rank;
     slots.num_missing++;
   }

@@ -428,7 +428,6 @@ struct sml_slot_look sml_aggregator_look(const struct sml_aggregator *a, uint32_
   /* One way both versions may wait. */
   if (is_one_way(a, 2 * slot) && older->phase != 0 && !sml_aggregator_is_complete(older)) newer = older;
   struct sml_slot_look look = {.state = SML_SLOT_UNUSED, .phase = newer->phase, .count = newer->count};
-  look.is_fence = slot >= a->options.num_slots && is_fence(newer);
   if (newer->phase != 0) look.state = sml_aggregator_is_complete(newer) ? SML_SLOT_COMPLETE : SML_SLOT_WAITING;
   return look;
 }

@@ -110,7 +110,6 @@ enum sml_slot_state {
 };
 struct sml_slot_look {
   enum sml_slot_state state;
-  bool is_fence; /* who is missing at one may wait for others itself */
   uint32_t phase, count;
 };
 struct sml_slot_look sml_aggregator_look(const struct sml_aggregator *a, uint32_t slot);

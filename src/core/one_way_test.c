@@ -192,24 +192,6 @@ static void a_lost_owner_is_found(void **state) {
   free(a);
 }
 
-/* Who is missing at a fence may wait for others: people are told of other slots first. */
-static void fences_are_told_apart(void **state) {
-  (void)state;
-  struct sml_aggregator *a = make_one_way(3);
-  struct sml_header fence = update(a, 1, 9, SML_FIRST_PHASE), codes = update(a, 1, 10, SML_FIRST_PHASE);
-  fence.wire = codes.wire = SML_LANES_UINT8;
-  fence.reducer = codes.reducer = SML_REDUCE_MAX;
-  fence.payload_bytes = codes.payload_bytes = 1;
-  fence.chunk = SML_FENCE;
-  expect(a, owned(a, SML_REDUCE_COPY, 0, 0, 8), SML_VERDICT_COMPLETE);
-  expect(a, fence, SML_VERDICT_FIRST);
-  expect(a, codes, SML_VERDICT_FIRST);
-  assert_false(sml_aggregator_look(a, 8).is_fence);
-  assert_true(sml_aggregator_look(a, 9).is_fence);
-  assert_false(sml_aggregator_look(a, 10).is_fence);
-  free(a);
-}
-
 /* Rank 2 of 3, which lacks each result of a fence: a window of 16 slots has 32 positions, each second one a fence. */
 static struct sml_worker *make_receiver(const uint64_t *parts) {
   const struct sml_worker_options o = {.rank = 2,
@@ -428,7 +410,6 @@ int main(void) {
       cmocka_unit_test(bytes_go_one_way),
       cmocka_unit_test(what_the_aggregator_refuses),
       cmocka_unit_test(a_lost_owner_is_found),
-      cmocka_unit_test(fences_are_told_apart),
       cmocka_unit_test(later_results_prove_a_fence),
       cmocka_unit_test(lost_updates_of_sums_show),
       cmocka_unit_test(fences_show_lost_updates),

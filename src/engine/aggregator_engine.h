@@ -103,7 +103,8 @@ struct sml_traffic {
 struct sml_rank_look {
   struct sml_traffic traffic;
   uint32_t slots_missing;  /* slots that wait for this rank, or for those that it leads */
-  uint32_t fences_missing; /* those of them that have fences */
+  uint32_t sums_missing;   /* those of them that are an all-reduce's */
+  uint32_t oldest_missing; /* one-way windows whose oldest waiting slot is one of them: it waits for nobody in these */
 };
 /* How long chunks waited in their slot, from the first contribution to the last. num[i] counts those that waited longer
  * than bound i - 1, and at most bound i; the last one has no bound. */

@@ -2,6 +2,23 @@
  * Copies what an engine holds, for the status. */
 #include "engine/aggregator_engine_internal.h"
 
+/* In which of a rank's counts a slot that waits for it goes. */
+struct places {
+  bool in_slots, in_sums, in_oldest;
+};
+
+static void count_missing(const struct job *job, uint32_t slot, uint32_t phase, uint64_t *missing, struct places places,
+                          struct sml_job_look *look) {
+  sml_aggregator_missing(job->aggregator, slot, phase, missing);
+  for (uint32_t w = 0; w < SML_BITMAP_WORDS(job->members.num_contributors); w++)
+    for (uint64_t left = missing[w]; left != 0; left &= left - 1) {
+      struct sml_rank_look *rank = &look->ranks[job->members.leads[w * 64 + (uint32_t)__builtin_ctzll(left)]];
+      rank->slots_missing += places.in_slots;
+      rank->sums_missing += places.in_sums;
+      rank->oldest_missing += places.in_oldest;
+    }
+}
+
 static void look_at_waiting(const struct job *job, uint32_t slot, const struct sml_slot_look *is, uint64_t *missing,
                             struct sml_job_look *look) {
   if (look->slots_waiting == 0 || is->count < look->least_contributions) {
@@ -12,13 +29,23 @@ static void look_at_waiting(const struct job *job, uint32_t slot, const struct s
   }
   look->most_contributions = sml_max_u32(look->most_contributions, is->count);
   look->slots_waiting++;
-  sml_aggregator_missing(job->aggregator, slot, is->phase, missing);
-  for (uint32_t w = 0; w < SML_BITMAP_WORDS(job->members.num_contributors); w++)
-    for (uint64_t left = missing[w]; left != 0; left &= left - 1) {
-      struct sml_rank_look *rank = &look->ranks[job->members.leads[w * 64 + (uint32_t)__builtin_ctzll(left)]];
-      rank->slots_missing++;
-      rank->fences_missing += is->is_fence;
-    }
+  const bool is_sum = slot < sml_aggregator_options_of(job->aggregator)->num_slots;
+  count_missing(job, slot, is->phase, missing, (struct places){.in_slots = true, .in_sums = is_sum}, look);
+}
+
+/* A rank passes the positions of a one-way window in their order: whom a later slot misses may itself be held up there
+ * by whom the oldest one misses. */
+static void look_at_oldest(const struct job *job, uint8_t way, uint64_t *missing, struct sml_job_look *look) {
+  const uint32_t num_slots = sml_aggregator_options_of(job->aggregator)->num_slots;
+  const uint32_t first = sml_window_base(way, num_slots), end = first + sml_window_slots(way, num_slots);
+  uint32_t slot = end, phase = 0;
+  for (uint32_t s = first; s < end; s++) {
+    const struct sml_slot_look is = sml_aggregator_look(job->aggregator, s);
+    if (is.state != SML_SLOT_WAITING || (slot != end && (int32_t)(is.phase - phase) >= 0)) continue;
+    slot = s;
+    phase = is.phase;
+  }
+  if (slot != end) count_missing(job, slot, phase, missing, (struct places){.in_oldest = true}, look);
 }
 
 /* Fills the cells of the map lane by lane. If there are more slots than cells, a cell stands for several. */
@@ -43,6 +70,8 @@ static void look_at_slots(struct sml_aggregator_engine *e, const struct job *job
     const bool is_worse = is_waiting ? !was_waiting || value < *cell : !was_waiting && value > *cell;
     if (slot % slots_per_cell == 0 || is_worse) *cell = value;
   }
+  if (is_one_way) look_at_oldest(job, SML_REDUCE_COPY, e->missing, look);
+  if (is_one_way) look_at_oldest(job, SML_REDUCE_TO_OWNER, e->missing, look);
   look->num_cells = first_cell + (uint32_t)sml_div_ceil(num_slots, slots_per_cell);
 }
 

@@ -211,6 +211,52 @@ static void a_lost_rank_is_reported(void **state) {
   }
 }
 
+struct stops {
+  uint64_t slot_base, at; /* a position of the window */
+};
+
+/* Rank 3 stops there; rank 2 has a small window, and comes three chunks further. */
+static bool stop_ranks(void *user, const struct world_port *to, const uint8_t *data, uint32_t num_bytes) {
+  const struct stops *stops = user;
+  struct sml_header h;
+  if (!to->is_aggregator || sml_wire_open(data, num_bytes, &h) != SML_WIRE_OK || h.slot < stops->slot_base)
+    return false;
+  const uint64_t position = (uint64_t)(h.phase - SML_FIRST_PHASE) * 32 + h.slot - stops->slot_base;
+  return (h.rank == 3 && position >= stops->at) || (h.rank == 2 && position >= stops->at + 3);
+}
+
+/* Later slots miss rank 2, too, which does not come to them. */
+static void who_has_stopped_is_told_apart(void **state) {
+  (void)state;
+  uint32_t num_others = 0;
+  for (uint32_t i = 0; i < 100; i++) {
+    struct stops stops = {.slot_base = sml_window_base(SML_REDUCE_TO_OWNER, 16), .at = i};
+    struct world_options o = quiet(4, 1, 16);
+    o.on_frame = stop_ranks;
+    o.user = &stops;
+    struct world *w = world_create_started(&o);
+    struct world_call_options call_options = {
+        .way = SML_REDUCE_TO_OWNER, .type = SML_INT32, .num_elems = 400 * CHUNK_ELEMS};
+    for (uint32_t r = 0; r < 4; r++) call_options.parts[r] = r * 100 * CHUNK_ELEMS;
+    struct world_call *call = world_call_create(w, &call_options);
+    world_call_submit_all(call);
+    assert_false(world_call_run(call, SML_NS_PER_S));
+    struct sml_rank_look ranks[4];
+    memset(ranks, 0, sizeof ranks);
+    struct sml_job_look look = {.world_size = 4, .num_lanes = 1, .ranks = ranks};
+    sml_aggregator_engine_look(w->aggregators[0], w->jobs[0].number, &look);
+    for (uint32_t r = 0; r < 4; r++) {
+      assert_int_equal(ranks[r].oldest_missing, r == 3);
+      assert_int_equal(ranks[r].sums_missing, 0);
+    }
+    num_others += ranks[2].slots_missing;
+    for (uint32_t r = 0; r < 4; r++) sml_lane_fail(w->jobs[0].one_way[0][r][0], SML_ERR_RANK_LOST);
+    world_call_free(call);
+    world_destroy(w);
+  }
+  assert_true(num_others > 100);
+}
+
 struct fence_loss {
   bool is_due;
   uint32_t num_lost;
@@ -261,9 +307,13 @@ static void slots_wait_since_the_first_update_after_a_lost_fence(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(bits_of_all_reduce),      cmocka_unit_test(bits_with_losses),
-      cmocka_unit_test(bytes_go_one_way),        cmocka_unit_test(each_single_loss),
-      cmocka_unit_test(a_lost_rank_is_reported), cmocka_unit_test(slots_wait_since_the_first_update_after_a_lost_fence),
+      cmocka_unit_test(bits_of_all_reduce),
+      cmocka_unit_test(bits_with_losses),
+      cmocka_unit_test(who_has_stopped_is_told_apart),
+      cmocka_unit_test(bytes_go_one_way),
+      cmocka_unit_test(each_single_loss),
+      cmocka_unit_test(a_lost_rank_is_reported),
+      cmocka_unit_test(slots_wait_since_the_first_update_after_a_lost_fence),
   };
   return cmocka_run_group_tests_name("engine_one_way", tests, NULL, NULL);
 }
