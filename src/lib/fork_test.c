@@ -170,11 +170,20 @@ static void forks_meet_the_library_at_any_moment(void **state) {
   fork_beside(create_again_and_again, 300);
 }
 
+/* Engines start with the lock that fork() takes, and so they write this warning. */
+static void forks_meet_a_line_of_the_log(void **state) {
+  (void)state;
+  setenv("SWITCHML_PCAP", "/no/such/folder/capture", 1);
+  fork_beside(create_again_and_again, 300);
+  unsetenv("SWITCHML_PCAP");
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(handles_are_dead_in_a_child),
       cmocka_unit_test(a_child_has_contexts_of_its_own),
       cmocka_unit_test(forks_meet_the_library_at_any_moment),
+      cmocka_unit_test(forks_meet_a_line_of_the_log),
   };
   return cmocka_run_group_tests(tests, set_up, tear_down);
 }
