@@ -67,6 +67,14 @@ def test_short_calls():
         assert passed["size"] > 0 and passed["ranks had not met"] > 0, passed
 
 
+def test_parts_in_the_whole():
+    """One buffer for both on rank 0 alone: it counts the calls as the others do, and all have the right result."""
+    for name, preload in corners.ways():
+        if name == "openmpi":
+            taken, _ = check(name, preload, 3, "aliased")
+            assert taken["reduce_scatter"] >= 12 and taken["allgather"] >= 16, taken
+
+
 def test_over_a_daemon():
     """In small datagrams; then with check words, which products do not have."""
     with e2e.Daemon() as daemon:

@@ -193,7 +193,7 @@ struct sml_mpi_plan sml_mpi_plan_reduce_scatter(const void *in, void *out, long 
   p.counts = counts;
   count_parts(&p);
   const bool has_out = !p.is_suspect && (in == MPI_IN_PLACE || count_of(&p, p.rank) > 0);
-  if (in == NULL || out == MPI_IN_PLACE || (has_out && (out == NULL || in == out))) p.is_suspect = true;
+  if (in == NULL || out == MPI_IN_PLACE || (has_out && out == NULL)) p.is_suspect = true;
   find_call(&p, op);
   return p;
 }
@@ -212,7 +212,7 @@ struct sml_mpi_plan sml_mpi_plan_allgather(const void *in, long long in_count, M
   if (p.is_suspect || p.call.count == 0) return p;
   if (out == MPI_IN_PLACE || (out == NULL && is_dense(type))) p.is_suspect = true;
   if (in == MPI_IN_PLACE || in_count == 0) return p;
-  if (in_count < 0 || in == out || bytes_of(in_type) < 0 || (in == NULL && is_dense(in_type))) p.is_suspect = true;
+  if (in_count < 0 || bytes_of(in_type) < 0 || (in == NULL && is_dense(in_type))) p.is_suspect = true;
   return p;
 }
 
@@ -269,6 +269,11 @@ static bool prepare_bcast(struct sml_mpi_plan *p) {
   return p->rank != (int)p->call.root || pack(p->in, p->each, p->type, p->packed, p->call.count);
 }
 
+static bool overlap(const void *a, size_t a_bytes, const void *b, size_t b_bytes) {
+  return (uintptr_t)a < (uintptr_t)b + b_bytes && (uintptr_t)b < (uintptr_t)a + a_bytes;
+}
+
+/* Open MPI takes a part that lies anywhere in the whole, maybe on one rank alone; SwitchML one in its own place. */
 static bool prepare_allgather(struct sml_mpi_plan *p) {
   if (!list_parts(p, (size_t)bytes_of(p->type))) return false;
   const bool is_in_place = p->in == MPI_IN_PLACE, is_whole = are_whole(p);
@@ -280,17 +285,22 @@ static bool prepare_allgather(struct sml_mpi_plan *p) {
   if (is_in_place) return is_whole || pack(at_place(p, p->rank), count_of(p, p->rank), p->type, own, own_bytes);
   if (own_bytes == 0) return true;
   if (!is_dense(p->in_type)) return pack(p->in, p->in_count, p->in_type, own, own_bytes);
-  p->call.in = p->in;
+  if (is_whole && p->in != own && overlap(p->in, own_bytes, p->out, p->call.count)) memmove(own, p->in, own_bytes);
+  else p->call.in = p->in;
   return true;
 }
 
-/* In place the sum takes its part's place in the input first. */
+/* In place the sum takes its part's place in the input first; elsewhere in the input, memory of its own. */
 static bool prepare_reduce_scatter(struct sml_mpi_plan *p) {
   if (!list_parts(p, 1)) return false;
+  const size_t bytes = (size_t)bytes_of(p->type), own_bytes = p->parts[p->rank] * bytes;
   const bool is_in_place = p->in == MPI_IN_PLACE;
   p->call.in = is_in_place ? p->out : p->in;
-  p->call.out = is_in_place ? (char *)p->out + first_of(p, p->rank) * (size_t)bytes_of(p->type) : p->out;
-  return true;
+  char *own = (char *)p->call.in + first_of(p, p->rank) * bytes;
+  p->call.out = is_in_place ? own : p->out;
+  if (p->call.out == own || !overlap(p->out, own_bytes, p->in, p->call.count * bytes)) return true;
+  p->call.out = p->packed = malloc(own_bytes);
+  return p->packed != NULL;
 }
 
 bool sml_mpi_plan_prepare(struct sml_mpi_plan *p) {
@@ -309,7 +319,7 @@ bool sml_mpi_plan_prepare(struct sml_mpi_plan *p) {
 static bool place_result(const struct sml_mpi_plan *p) {
   if (p->call.kind == SML_MPI_REDUCE_SCATTER && p->call.out != p->out)
     memmove(p->out, p->call.out, p->parts[p->rank] * (size_t)bytes_of(p->type));
-  if (p->packed == NULL) return true;
+  if (p->packed == NULL || p->call.kind == SML_MPI_REDUCE_SCATTER) return true;
   if (p->call.kind == SML_MPI_BCAST)
     return p->rank == (int)p->call.root || unpack(p, p->packed, p->call.count, p->out, p->each);
   const char *from = p->packed;

@@ -26,7 +26,7 @@ struct sml_mpi_plan {
   MPI_Datatype in_type, type;
   struct sml_mpi_numbers counts, places; /* of the parts; where they begin, in elements */
   /* Once it is prepared. */
-  char *packed; /* NULL: the bytes of the result lie one behind the other, in the order of the type */
+  char *packed; /* NULL: bytes lie one behind the other, in the order of the type, those of the result apart */
   size_t *parts;
 };
 
