@@ -165,6 +165,12 @@ def test_a_lost_rank_is_named():
             assert f"rank {rank}: told" in out, out
 
 
+def test_a_rank_without_memory_keeps_nobody_waiting():
+    """Every rank has an error, long before an operation's deadline."""
+    for name, preload in corners.ways():
+        run(name, preload, 3, ("memory",), SWITCHML_MPI_BCAST_BYTES=1 << 30)
+
+
 if __name__ == "__main__":
     try:
         tap.main(globals())

@@ -303,7 +303,7 @@ static bool prepare_reduce_scatter(struct sml_mpi_plan *p) {
   return p->packed != NULL;
 }
 
-bool sml_mpi_plan_prepare(struct sml_mpi_plan *p) {
+static bool prepare(struct sml_mpi_plan *p) {
   switch (p->call.kind) {
     case SML_MPI_BARRIER: return true;
     case SML_MPI_BCAST: return prepare_bcast(p);
@@ -314,6 +314,12 @@ bool sml_mpi_plan_prepare(struct sml_mpi_plan *p) {
   p->call.in = p->in == MPI_IN_PLACE ? p->out : p->in; /* which is a pointer made of a number */
   p->call.out = p->out;
   return true;
+}
+
+bool sml_mpi_plan_prepare(struct sml_mpi_plan *p, struct sml_mpi_group *g) {
+  if (prepare(p)) return true;
+  sml_mpi_group_give_up(g, &p->call, "no memory, or MPI cannot pack the data");
+  return false;
 }
 
 static bool place_result(const struct sml_mpi_plan *p) {

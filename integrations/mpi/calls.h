@@ -44,7 +44,8 @@ struct sml_mpi_plan sml_mpi_plan_allgather(const void *in, long long in_count, M
                                            long long each, struct sml_mpi_numbers counts, struct sml_mpi_numbers places,
                                            MPI_Datatype type, MPI_Comm comm);
 
-/* For a call that is TAKEN. False: no memory, or an error of MPI's; plan_end() is still due. */
-bool sml_mpi_plan_prepare(struct sml_mpi_plan *p);
+/* For a call that is TAKEN. False: no memory, or an error of MPI's, for which the group gives up; plan_end() is still
+ * due. */
+bool sml_mpi_plan_prepare(struct sml_mpi_plan *p, struct sml_mpi_group *g);
 /* When the operation has ended: puts the result where MPI wants it, and frees. False: an error. */
 bool sml_mpi_plan_end(struct sml_mpi_plan *p, bool is_good);

@@ -240,7 +240,7 @@ static bool is_done(switchml_module *m, struct sml_mpi_plan plan, int *result_ou
   *result_out = OMPI_ERROR;
   if (way == SML_MPI_FAILED) return true;
   while (has_waiting(m)) opal_progress();
-  const bool is_good = sml_mpi_plan_prepare(&plan) && sml_mpi_group_do(m->group, &plan.call);
+  const bool is_good = sml_mpi_plan_prepare(&plan, m->group) && sml_mpi_group_do(m->group, &plan.call);
   if (sml_mpi_plan_end(&plan, is_good)) *result_out = OMPI_SUCCESS;
   return true;
 }
@@ -252,10 +252,11 @@ static bool is_begun(switchml_module *m, struct sml_mpi_plan plan, ompi_request_
   *result_out = OMPI_ERROR;
   if (way == SML_MPI_FAILED) return true;
   switchml_request *request = new_request(m, &plan);
+  if (request == NULL) sml_mpi_group_give_up(m->group, &plan.call, "no memory");
   *result_out = request == NULL ? OMPI_ERR_OUT_OF_RESOURCE : OMPI_SUCCESS;
   if (request == NULL) return true;
   *request_out = &request->super;
-  if (sml_mpi_plan_prepare(&request->plan) && start_or_wait(request)) return true;
+  if (sml_mpi_plan_prepare(&request->plan, m->group) && start_or_wait(request)) return true;
   (void)sml_mpi_plan_end(&request->plan, false);
   free_request(request_out);
   *result_out = OMPI_ERROR;

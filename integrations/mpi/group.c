@@ -481,6 +481,13 @@ static bool has_ended(struct sml_mpi_group *g, const struct sml_mpi_call *call, 
   return status == SML_OK;
 }
 
+void sml_mpi_group_give_up(struct sml_mpi_group *g, const struct sml_mpi_call *call, const char *detail) {
+  char why[400];
+  snprintf(why, sizeof why, "%s failed: %s", sml_mpi_kind_names[call->kind], detail);
+  say(g, "%s", why);
+  sml_job_abort(g->job, why);
+}
+
 static sml_status submit(struct sml_mpi_group *g, const struct sml_mpi_call *c, sml_operation **op_out) {
   const size_t each = c->parts != NULL ? 0 : c->count / g->size;
   switch (c->kind) {
@@ -501,7 +508,7 @@ enum sml_mpi_start sml_mpi_group_start(struct sml_mpi_group *g, const struct sml
   const sml_status status = submit(g, call, op_out);
   if (status == SML_ERR_BUSY) return SML_MPI_NO_ROOM;
   if (status != SML_OK) {
-    say(g, "%s failed: %s", sml_mpi_kind_names[call->kind], sml_error_detail());
+    sml_mpi_group_give_up(g, call, sml_error_detail());
     return SML_MPI_BAD;
   }
   atomic_fetch_add_explicit(&g->num_outstanding, 1, memory_order_relaxed);

@@ -50,10 +50,13 @@ void sml_mpi_group_meet(struct sml_mpi_group *g);
 /* Which way this call goes. In MPI's order. Only a call that blocks may say so; what does not never waits here. */
 enum sml_mpi_way sml_mpi_group_way(struct sml_mpi_group *g, const struct sml_mpi_call *call, bool is_blocking);
 
+/* For what was TAKEN and this rank cannot start: says why, and ends the job, so that no other rank waits for it. */
+void sml_mpi_group_give_up(struct sml_mpi_group *g, const struct sml_mpi_call *call, const char *detail);
+
 enum sml_mpi_start {
   SML_MPI_STARTED,
   SML_MPI_NO_ROOM, /* as many are outstanding as may be; once one has ended, try again, in the same order */
-  SML_MPI_BAD      /* an error; stderr says why */
+  SML_MPI_BAD      /* an error, in the end on every rank; stderr says why */
 };
 /* What was TAKEN: submits it. Never blocks. */
 enum sml_mpi_start sml_mpi_group_start(struct sml_mpi_group *g, const struct sml_mpi_call *call,

@@ -113,7 +113,8 @@ static bool is_ended(struct sml_mpi_plan plan, int *error_out) {
   if (c != NULL && c->group == NULL) return false;
   const enum sml_mpi_way way = c == NULL ? SML_MPI_FAILED : sml_mpi_group_way(c->group, &plan.call, true);
   if (way == SML_MPI_PASSED) return false;
-  bool is_good = way == SML_MPI_TAKEN && sml_mpi_plan_prepare(&plan) && sml_mpi_group_do(c->group, &plan.call);
+  bool is_good =
+      way == SML_MPI_TAKEN && sml_mpi_plan_prepare(&plan, c->group) && sml_mpi_group_do(c->group, &plan.call);
   is_good = sml_mpi_plan_end(&plan, is_good);
   *error_out = is_good ? MPI_SUCCESS : failed(plan.comm);
   return true;

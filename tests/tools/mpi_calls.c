@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -431,6 +432,22 @@ static void lose_a_rank(const char *what) {
   MPI_Abort(MPI_COMM_WORLD, 5);
 }
 
+/* Rank 1 has no memory for what it would send packed; the others get an error, too, and soon. */
+static void lack_memory(void) {
+  enum { COUNT = MAX_BYTES / 8 };
+  struct rlimit limit;
+  MPI_Datatype type = make_gapped(COUNT);
+  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  meet(MPI_COMM_WORLD);
+  MPI_Barrier(MPI_COMM_WORLD);
+  getrlimit(RLIMIT_AS, &limit);
+  if (rank == 1) setrlimit(RLIMIT_AS, &(struct rlimit){1, limit.rlim_max});
+  const int code = MPI_Bcast(out, rank == 1 ? 1 : COUNT, rank == 1 ? type : MPI_INT, 1, MPI_COMM_WORLD);
+  setrlimit(RLIMIT_AS, &limit);
+  check(code != MPI_SUCCESS, "a broadcast without memory", code);
+  MPI_Type_free(&type);
+}
+
 int main(int argc, char **argv) {
   uint64_t all[MAX_RANKS];
   MPI_Init(&argc, &argv);
@@ -444,6 +461,7 @@ int main(int argc, char **argv) {
     else if (strcmp(argv[a], "communicators") == 0) try_communicators();
     else if (strcmp(argv[a], "floats") == 0) sum_floats();
     else if (strcmp(argv[a], "aliased") == 0) aliased(MPI_COMM_WORLD);
+    else if (strcmp(argv[a], "memory") == 0) lack_memory();
     else lose_a_rank(argv[a]);
   }
   MPI_Comm_size(MPI_COMM_WORLD, &size);
