@@ -263,6 +263,18 @@ def test_bad_parameters_are_told_and_nobody_waits():
         assert f"coll_switchml_{name}=" in out and said in out, out
 
 
+def test_words_of_switches():
+    """All that are usual, in any case; others are told once a process, however many communicators it has."""
+    library = os.path.join(MODULES, "libswitchml_pmpi_mpich.so")
+    need(library)
+    client = compiled("mpicc.mpich", "mpi_client.c")
+    for word, num_taken in (("no", NUM_BLOCKING), ("FALSE", NUM_BLOCKING), ("Off", NUM_BLOCKING), ("maybe", NUM_BLOCKING),
+                            ("yes", 0), ("True", 0)):
+        out, taken = run("mpirun.mpich", "-n", 2, "-env", "LD_PRELOAD", library, client, SWITCHML_DISABLE=word)
+        check_client(out, taken, 2, num_taken, 2 * NUM_IN_OTHERS if num_taken else 0)
+        assert out.count("SWITCHML_DISABLE=maybe: set 1 or 0; 0 is used") == (2 if word == "maybe" else 0), out
+
+
 def test_component_can_be_left_out():
     need(COMPONENT)
     client = compiled("mpicc.openmpi", "mpi_client.c")

@@ -59,6 +59,16 @@ static int forget(MPI_Comm comm, int key, void *value, void *extra) {
   return MPI_SUCCESS;
 }
 
+static pthread_once_t settings_once = PTHREAD_ONCE_INIT;
+static struct sml_mpi_settings settings;
+
+/* Whether MPI goes by TCP is not to be seen from here, so the rule for few doubles is for whoever asks. */
+static void read_settings(void) {
+  const char *short_hosts = getenv("SWITCHML_MPI_SHORT_HOSTS");
+  settings = sml_mpi_settings_of_environment();
+  if (short_hosts == NULL || short_hosts[0] == 0) settings.short_hosts = 0;
+}
+
 /* NULL: no memory, or an error of MPI's. */
 static struct communicator *communicator_of(MPI_Comm comm) {
   struct communicator *c = NULL;
@@ -77,11 +87,8 @@ static struct communicator *communicator_of(MPI_Comm comm) {
   if (c == NULL) return NULL;
   c->comm = comm;
   if (!is_inter && size > 1) {
-    struct sml_mpi_settings settings = sml_mpi_settings_of_environment();
-    const char *short_hosts = getenv("SWITCHML_MPI_SHORT_HOSTS");
-    /* Whether MPI goes by TCP is not to be seen from here, so the rule for few doubles is for whoever asks. */
-    if (short_hosts == NULL || short_hosts[0] == 0) settings.short_hosts = 0;
     int length;
+    pthread_once(&settings_once, read_settings);
     if (PMPI_Comm_get_name(comm, c->name, &length) != MPI_SUCCESS || c->name[0] == 0)
       snprintf(c->name, sizeof c->name, "a communicator of %d", size);
     c->group = sml_mpi_group_create(c->name, (uint32_t)rank, (uint32_t)size, &settings, gather, let_mpi_go_on, c);

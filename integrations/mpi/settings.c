@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 /* Shorter sums are about as fast over MPI, but for the shortest among many hosts. */
 #define DEFAULT_MIN_COUNT 4096u
@@ -119,9 +120,20 @@ void sml_mpi_settings_check(struct sml_mpi_settings *s, const struct sml_mpi_set
   s->lease_s = usual->lease_s;
 }
 
-static bool is_on(const char *name) {
+static bool is_set(const char *text) {
+  return text != NULL && text[0] != 0;
+}
+
+static void read_switch(const char *name, bool *is_on) {
+  static const char *const words[] = {"0", "1", "no", "yes", "off", "on", "false", "true"};
   const char *text = getenv(name);
-  return text != NULL && text[0] != 0 && strcmp(text, "0") != 0;
+  if (!is_set(text)) return;
+  for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+    if (strcasecmp(text, words[i]) != 0) continue;
+    *is_on = i % 2 == 1;
+    return;
+  }
+  sml_mpi_say("%s=%s: set 1 or 0; %d is used", name, text, *is_on);
 }
 
 /* In MPI's broadcasts and reductions to a root most ranks wait for nobody, and its barriers are as fast (README.md). */
@@ -140,10 +152,9 @@ static void read_most_bytes(enum sml_mpi_kind kind, uint64_t *bytes) {
 /* By default sums of floats are exact: in block fixed point they would lose digits beside a large one, up to all.
  * The owner of a gradient accepts that; a program that sums temperatures beside a fill value of 1e20 does not. */
 static bool is_exact(void) {
-  const char *exact = getenv("SWITCHML_EXACT"), *bits = getenv("SWITCHML_FLOAT_BITS"),
-             *double_bits = getenv("SWITCHML_FLOAT64_BITS");
-  if (exact != NULL && exact[0] != 0) return is_on("SWITCHML_EXACT");
-  return (bits == NULL || bits[0] == 0) && (double_bits == NULL || double_bits[0] == 0);
+  bool is_on = !is_set(getenv("SWITCHML_FLOAT_BITS")) && !is_set(getenv("SWITCHML_FLOAT64_BITS"));
+  read_switch("SWITCHML_EXACT", &is_on);
+  return is_on;
 }
 
 struct sml_mpi_settings sml_mpi_settings_of_environment(void) {
@@ -166,10 +177,12 @@ struct sml_mpi_settings sml_mpi_settings_of_environment(void) {
   const char *types = getenv("SWITCHML_MPI_TYPES");
   if (types != NULL && !sml_mpi_types_of(types, &s.types))
     sml_mpi_say("SWITCHML_MPI_TYPES=%s: there are " SML_MPI_TYPE_NAMES "; those of the default are taken", types);
-  if (is_on("SWITCHML_DISABLE")) s.types = 0;
-  s.is_one_way = is_on("SWITCHML_ONE_WAY");
+  bool is_disabled = false;
+  read_switch("SWITCHML_DISABLE", &is_disabled);
+  if (is_disabled) s.types = 0;
+  read_switch("SWITCHML_ONE_WAY", &s.is_one_way);
+  read_switch("SWITCHML_REQUIRE", &s.is_required);
+  read_switch("SWITCHML_MPI_VERBOSE", &s.is_verbose);
   s.is_exact = is_exact();
-  s.is_required = is_on("SWITCHML_REQUIRE");
-  s.is_verbose = is_on("SWITCHML_MPI_VERBOSE");
   return s;
 }
