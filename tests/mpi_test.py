@@ -254,13 +254,17 @@ def test_bad_parameters_are_told_and_nobody_waits():
     """Also of one rank: it goes by the defaults. Were it without the component, the others would wait for it."""
     need(COMPONENT)
     client = compiled("mpicc.openmpi", "mpi_client.c")
-    for name, bad, said in (("types", "float80", "there are"), ("lease", "-1", "from 0.02 to 3600; 60 is used"),
-                            ("timeout", "0", "set seconds from 1 to 1000000000; 3600 is used"),
-                            ("join_timeout", "-1", "set seconds from 1 to 1000000000; 10 is used")):
-        of_one = f'[ "$OMPI_COMM_WORLD_RANK" != 1 ] || export OMPI_MCA_coll_switchml_{name}={bad}; exec "$0"'
-        out, taken = run("mpirun.openmpi", "-n", 2, "sh", "-c", of_one, client)
-        check_client(out, taken, 2, NUM_IN_WORLD, 2 * NUM_IN_OTHERS)
-        assert f"coll_switchml_{name}=" in out and said in out, out
+    bad = {"types": ("int32,none", "there are"), "lease": ("abc", "set seconds from 0.02 to 3600; 60 is used"),
+           "timeout": ("0", "is no number from 1 to 1000000000; 3600 is used"),
+           "join_timeout": ("-1", "is no number from 1 to 1000000000; 10 is used"),
+           "min_count": ("many", "is no number from 0 to 18446744073709551615; 4096 is used"),
+           "priority": ("high", "is no number; 90 is used")}
+    of_one = " ".join(f"OMPI_MCA_coll_switchml_{name}={text}" for name, (text, _) in bad.items())
+    out, taken = run("mpirun.openmpi", "-n", 2, "sh", "-c", f'[ "$OMPI_COMM_WORLD_RANK" != 1 ] || export {of_one}; exec "$0"',
+                     client)
+    check_client(out, taken, 2, NUM_IN_WORLD, 2 * NUM_IN_OTHERS)
+    for name, (text, said) in bad.items():
+        assert re.search(f"coll_switchml_{name}={re.escape(text)}.* {re.escape(said)}", out), out
 
 
 def test_words_of_switches():
@@ -273,6 +277,16 @@ def test_words_of_switches():
         out, taken = run("mpirun.mpich", "-n", 2, "-env", "LD_PRELOAD", library, client, SWITCHML_DISABLE=word)
         check_client(out, taken, 2, num_taken, 2 * NUM_IN_OTHERS if num_taken else 0)
         assert out.count("SWITCHML_DISABLE=maybe: set 1 or 0; 0 is used") == (2 if word == "maybe" else 0), out
+
+
+def test_types_that_are_empty_are_the_default():
+    need(COMPONENT)
+    client = compiled("mpicc.openmpi", "mpi_client.c")
+    for words, types in (((), ""), (("--mca", "coll_switchml_types", ""), None)):
+        out, taken = run("mpirun.openmpi", *words, "-n", 2, client, "fill", SWITCHML_MPI_TYPES=types)
+        check_client(out, taken, 2, 1)
+    out, _ = run("mpirun.openmpi", "-n", 2, client, "fill", SWITCHML_MPI_TYPES="float32,none")
+    assert "SWITCHML_MPI_TYPES=float32,none: there are" in out, out
 
 
 def test_component_can_be_left_out():

@@ -2,8 +2,11 @@
  * Open MPI's component coll/switchml (4.1, 5.0): reductions, all-gathers, broadcasts and barriers of every
  * communicator, blocking or not, below the bindings of all languages. What it does not take goes to the component that
  * had the call before. */
+#include <limits.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "ompi_config.h"
@@ -25,9 +28,37 @@
 
 /* ---- the component and its parameters ---- */
 
+#define USUAL_PRIORITY 90 /* above tuned (30) and han (35 at most): who loads it wants it */
 static int priority;
-static char *types;
-static struct sml_mpi_settings settings, defaults; /* where the launcher says nothing */
+static struct sml_mpi_settings settings;
+
+/* As text, for MPI itself takes what is no number for 0. */
+static char *priority_text, *lease_text, *types_text;
+static struct {
+  const char *name, *help;
+  uint64_t *value, min, max;
+  char *text;
+} numbers[] = {
+#define NUMBER(name, help, field) \
+  { name, help, &settings.field, 0, UINT64_MAX, NULL }
+#define SECONDS(name, help, field) \
+  { name, help, &settings.field, 1, SML_MPI_MOST_TIMEOUT_S, NULL }
+#define MOST_BYTES(name, kind) \
+  NUMBER(name "_bytes", "Such calls are short if SwitchML sends at most so many bytes", most_bytes[kind])
+    NUMBER("min_count", "Sums of fewer elements stay with the other components", min_count),
+    NUMBER("short_hosts", "Short calls are taken if ranks run on so many hosts, over TCP; 0: never", short_hosts),
+    MOST_BYTES("allreduce", SML_MPI_ALLREDUCE),
+    MOST_BYTES("reduce", SML_MPI_REDUCE),
+    MOST_BYTES("reduce_scatter", SML_MPI_REDUCE_SCATTER),
+    MOST_BYTES("allgather", SML_MPI_ALLGATHER),
+    MOST_BYTES("bcast", SML_MPI_BCAST),
+    MOST_BYTES("barrier", SML_MPI_BARRIER),
+    NUMBER("one_way_bytes", "Calls of at least so many bytes are taken with SWITCHML_ONE_WAY=1", one_way_bytes),
+    SECONDS("timeout", "Seconds that a rank may be late before all get an error", timeout_s),
+    SECONDS("join_timeout", "Seconds that an aggregator is waited for", join_timeout_s),
+    NUMBER("max_jobs", "Communicators of a process with a job; calls of further ones stay with the other components",
+           max_jobs)};
+#define NUM_NUMBERS (sizeof numbers / sizeof numbers[0])
 
 /* A non-blocking call: waiting for room, then outstanding, then complete. */
 typedef struct switchml_request {
@@ -373,12 +404,25 @@ static int init_query(bool enable_progress_threads, bool enable_mpi_threads) {
 
 static int register_parameters(void);
 
+static void read_priority(void) {
+  char *end;
+  priority = USUAL_PRIORITY;
+  if (priority_text == NULL || priority_text[0] == 0) return;
+  const long number = strtol(priority_text, &end, 10);
+  if (*end == 0 && number >= INT_MIN && number <= INT_MAX) priority = (int)number;
+  else sml_mpi_say("coll_switchml_priority=%s is no number; %d is used", priority_text, priority);
+}
+
 /* The component is there whatever the launcher says: a rank without it would wait elsewhere than those that have it. */
 static int open_component(void) {
-  sml_mpi_settings_check(&settings, &defaults, "coll_switchml_");
-  if (sml_mpi_types_of(types, &settings.types)) return OMPI_SUCCESS;
-  opal_output(0, "coll_switchml_types=%s: there are " SML_MPI_TYPE_NAMES "; those of the default are taken", types);
-  settings.types = defaults.types;
+  for (size_t i = 0; i < NUM_NUMBERS; i++) {
+    char name[64];
+    snprintf(name, sizeof name, "coll_switchml_%s", numbers[i].name);
+    sml_mpi_read_number(name, numbers[i].text, numbers[i].min, numbers[i].max, numbers[i].value);
+  }
+  read_priority();
+  sml_mpi_read_lease("coll_switchml_lease", lease_text, &settings.lease_s);
+  sml_mpi_read_types("coll_switchml_types", types_text, &settings.types);
   return OMPI_SUCCESS;
 }
 
@@ -404,53 +448,39 @@ __attribute__((visibility("default"))) component mca_coll_switchml_component = {
     .collm_init_query = init_query,
     .collm_comm_query = query};
 
+static int add(const char *name, const char *help, mca_base_var_type_t type, void *storage) {
+  return mca_base_component_var_register(&mca_coll_switchml_component.collm_version, name, help, type, NULL, 0, 0,
+                                         OPAL_INFO_LVL_4, MCA_BASE_VAR_SCOPE_READONLY, storage);
+}
+
+static int add_text(const char *name, const char *help, char *usual, char **text) {
+  *text = usual;
+  return add(name, help, MCA_BASE_VAR_TYPE_STRING, text);
+}
+
 static int register_parameters(void) {
-  static char list[SML_MPI_TYPES_BYTES];
-  const struct {
-    const char *name, *help;
-    mca_base_var_type_t type;
-    void *storage;
-  } parameters[] = {
-      {"priority", "Priority of coll/switchml; negative: off", MCA_BASE_VAR_TYPE_INT, &priority},
-      {"min_count", "Sums of fewer elements stay with the other components", MCA_BASE_VAR_TYPE_UINT64_T,
-       &settings.min_count},
-      {"short_hosts", "Short calls are taken if ranks run on so many hosts, over TCP; 0: never",
-       MCA_BASE_VAR_TYPE_UINT64_T, &settings.short_hosts},
-#define MOST_BYTES(name, kind)                                                                                \
-  {name "_bytes", "Such calls are short if SwitchML sends at most so many bytes", MCA_BASE_VAR_TYPE_UINT64_T, \
-   &settings.most_bytes[kind]}
-      MOST_BYTES("allreduce", SML_MPI_ALLREDUCE),
-      MOST_BYTES("reduce", SML_MPI_REDUCE),
-      MOST_BYTES("reduce_scatter", SML_MPI_REDUCE_SCATTER),
-      MOST_BYTES("allgather", SML_MPI_ALLGATHER),
-      MOST_BYTES("bcast", SML_MPI_BCAST),
-      MOST_BYTES("barrier", SML_MPI_BARRIER),
-#undef MOST_BYTES
-      {"one_way_bytes", "Calls of at least so many bytes are taken with SWITCHML_ONE_WAY=1", MCA_BASE_VAR_TYPE_UINT64_T,
-       &settings.one_way_bytes},
-      {"types", "Of which types long sums are taken, with commas: " SML_MPI_TYPE_NAMES, MCA_BASE_VAR_TYPE_STRING,
-       &types},
-      {"timeout", "Seconds that a rank may be late before all get an error", MCA_BASE_VAR_TYPE_UINT64_T,
-       &settings.timeout_s},
-      {"join_timeout", "Seconds that an aggregator is waited for", MCA_BASE_VAR_TYPE_UINT64_T,
-       &settings.join_timeout_s},
-      {"max_jobs", "Communicators of a process with a job; calls of further ones stay with the other components",
-       MCA_BASE_VAR_TYPE_UINT64_T, &settings.max_jobs},
-      {"lease", "Seconds of silence after which a rank counts as lost", MCA_BASE_VAR_TYPE_DOUBLE, &settings.lease_s},
-      {"require", "Whether a call that should be taken and cannot be is an error", MCA_BASE_VAR_TYPE_BOOL,
-       &settings.is_required},
-      {"verbose", "Whether each communicator's job says how it starts and ends", MCA_BASE_VAR_TYPE_BOOL,
-       &settings.is_verbose}};
-  priority = 90; /* above tuned (30) and han (35 at most): who loads it wants it */
-  defaults = sml_mpi_settings_of_environment();
-  settings = defaults;
-  sml_mpi_types_list(defaults.types, list);
-  types = list;
-  for (size_t i = 0; i < sizeof parameters / sizeof parameters[0]; i++) {
-    const int index = mca_base_component_var_register(
-        &mca_coll_switchml_component.collm_version, parameters[i].name, parameters[i].help, parameters[i].type, NULL, 0,
-        0, OPAL_INFO_LVL_4, MCA_BASE_VAR_SCOPE_READONLY, parameters[i].storage);
-    if (index < 0) return index;
+  static char usual[NUM_NUMBERS + 3][SML_MPI_TYPES_BYTES];
+  char *of_priority = usual[NUM_NUMBERS], *of_lease = usual[NUM_NUMBERS + 1], *of_types = usual[NUM_NUMBERS + 2];
+  int index = 0;
+  settings = sml_mpi_settings_of_environment();
+  for (size_t i = 0; i < NUM_NUMBERS && index >= 0; i++) {
+    snprintf(usual[i], sizeof usual[i], "%llu", (unsigned long long)*numbers[i].value);
+    index = add_text(numbers[i].name, numbers[i].help, usual[i], &numbers[i].text);
   }
-  return OMPI_SUCCESS;
+  snprintf(of_priority, sizeof usual[0], "%d", USUAL_PRIORITY);
+  snprintf(of_lease, sizeof usual[0], "%.15g", settings.lease_s);
+  sml_mpi_types_list(settings.types, of_types);
+  if (index >= 0) index = add_text("priority", "Priority of coll/switchml; negative: off", of_priority, &priority_text);
+  if (index >= 0)
+    index = add_text("lease", "Seconds of silence after which a rank counts as lost", of_lease, &lease_text);
+  if (index >= 0)
+    index = add_text("types", "Of which types long sums are taken, with commas: " SML_MPI_TYPE_NAMES, of_types,
+                     &types_text);
+  if (index >= 0)
+    index = add("require", "Whether a call that should be taken and cannot be is an error", MCA_BASE_VAR_TYPE_BOOL,
+                &settings.is_required);
+  if (index >= 0)
+    index = add("verbose", "Whether each communicator's job says how it starts and ends", MCA_BASE_VAR_TYPE_BOOL,
+                &settings.is_verbose);
+  return index < 0 ? index : OMPI_SUCCESS;
 }

@@ -25,7 +25,6 @@
 #define DEFAULT_LEASE_S 60.0 /* the library's, too */
 #define LEAST_LEASE_S 0.02
 #define MOST_LEASE_S 3600.0
-#define MOST_TIMEOUT_S 1000000000u
 
 const char *const sml_mpi_kind_names[SML_MPI_NUM_KINDS] = {"allreduce", "reduce", "reduce_scatter",
                                                            "allgather", "bcast",  "barrier"};
@@ -59,27 +58,38 @@ void sml_mpi_types_list(uint32_t types, char *list_out) {
                                  known[k].name);
 }
 
-bool sml_mpi_types_of(const char *list, uint32_t *types_out) {
+static bool find_types(const char *list, uint32_t *types_out) {
   uint32_t types = 0;
+  bool has_none = false;
   for (const char *at = list; *at != 0;) {
     const size_t length = strcspn(at, ",");
     bool is_known = false;
     for (size_t k = 0; k < sizeof known / sizeof known[0]; k++) {
       if (strlen(known[k].name) != length || strncmp(known[k].name, at, length) != 0) continue;
       types |= known[k].types;
+      has_none = has_none || known[k].types == 0;
       is_known = true;
     }
     if (!is_known) return false;
     at += length;
     if (*at == ',') at++;
   }
+  if (has_none && types != 0) return false;
   *types_out = types;
   return true;
 }
 
-static void read_number(const char *name, uint64_t min, uint64_t max, uint64_t *value) {
-  const char *text = getenv(name);
-  if (text == NULL || text[0] == 0) return;
+static bool is_set(const char *text) {
+  return text != NULL && text[0] != 0;
+}
+
+void sml_mpi_read_types(const char *name, const char *text, uint32_t *types) {
+  if (is_set(text) && !find_types(text, types))
+    sml_mpi_say("%s=%s: there are " SML_MPI_TYPE_NAMES "; those of the default are taken", name, text);
+}
+
+void sml_mpi_read_number(const char *name, const char *text, uint64_t min, uint64_t max, uint64_t *value) {
+  if (!is_set(text)) return;
   char *end;
   errno = 0;
   const unsigned long long number = strtoull(text, &end, 10);
@@ -89,39 +99,16 @@ static void read_number(const char *name, uint64_t min, uint64_t max, uint64_t *
                 (unsigned long long)max, (unsigned long long)*value);
 }
 
-static bool is_lease(double seconds) {
-  return seconds >= LEAST_LEASE_S && seconds <= MOST_LEASE_S;
+static void read_number(const char *name, uint64_t min, uint64_t max, uint64_t *value) {
+  sml_mpi_read_number(name, getenv(name), min, max, value);
 }
 
-static void read_lease(double *seconds) {
-  const char *text = getenv("SWITCHML_LEASE");
-  if (text == NULL || text[0] == 0) return;
+void sml_mpi_read_lease(const char *name, const char *text, double *seconds) {
+  if (!is_set(text)) return;
   char *end;
   const double number = strtod(text, &end);
-  if (*end == 0 && is_lease(number)) *seconds = number;
-  else
-    sml_mpi_say("SWITCHML_LEASE=%s: set seconds from %g to %g; %g is used", text, LEAST_LEASE_S, MOST_LEASE_S,
-                *seconds);
-}
-
-static void check_timeout(uint64_t *seconds, uint64_t usual, const char *prefix, const char *name) {
-  if (*seconds >= 1 && *seconds <= MOST_TIMEOUT_S) return;
-  sml_mpi_say("%s%s=%llu: set seconds from 1 to %u; %llu is used", prefix, name, (unsigned long long)*seconds,
-              MOST_TIMEOUT_S, (unsigned long long)usual);
-  *seconds = usual;
-}
-
-void sml_mpi_settings_check(struct sml_mpi_settings *s, const struct sml_mpi_settings *usual, const char *prefix) {
-  check_timeout(&s->timeout_s, usual->timeout_s, prefix, "timeout");
-  check_timeout(&s->join_timeout_s, usual->join_timeout_s, prefix, "join_timeout");
-  if (is_lease(s->lease_s)) return;
-  sml_mpi_say("%slease=%g: set seconds from %g to %g; %g is used", prefix, s->lease_s, LEAST_LEASE_S, MOST_LEASE_S,
-              usual->lease_s);
-  s->lease_s = usual->lease_s;
-}
-
-static bool is_set(const char *text) {
-  return text != NULL && text[0] != 0;
+  if (*end == 0 && number >= LEAST_LEASE_S && number <= MOST_LEASE_S) *seconds = number;
+  else sml_mpi_say("%s=%s: set seconds from %g to %g; %g is used", name, text, LEAST_LEASE_S, MOST_LEASE_S, *seconds);
 }
 
 static void read_switch(const char *name, bool *is_on) {
@@ -170,13 +157,11 @@ struct sml_mpi_settings sml_mpi_settings_of_environment(void) {
   read_number("SWITCHML_MPI_ONE_WAY_BYTES", 0, UINT64_MAX, &s.one_way_bytes);
   read_number("SWITCHML_MPI_SHORT_HOSTS", 0, UINT32_MAX, &s.short_hosts);
   read_number("SWITCHML_MPI_MIN_COUNT", 0, UINT64_MAX, &s.min_count);
-  read_number("SWITCHML_MPI_TIMEOUT", 1, MOST_TIMEOUT_S, &s.timeout_s);
-  read_number("SWITCHML_MPI_JOIN_TIMEOUT", 1, MOST_TIMEOUT_S, &s.join_timeout_s);
+  read_number("SWITCHML_MPI_TIMEOUT", 1, SML_MPI_MOST_TIMEOUT_S, &s.timeout_s);
+  read_number("SWITCHML_MPI_JOIN_TIMEOUT", 1, SML_MPI_MOST_TIMEOUT_S, &s.join_timeout_s);
   read_number("SWITCHML_MPI_MAX_JOBS", 0, UINT32_MAX, &s.max_jobs);
-  read_lease(&s.lease_s);
-  const char *types = getenv("SWITCHML_MPI_TYPES");
-  if (types != NULL && !sml_mpi_types_of(types, &s.types))
-    sml_mpi_say("SWITCHML_MPI_TYPES=%s: there are " SML_MPI_TYPE_NAMES "; those of the default are taken", types);
+  sml_mpi_read_lease("SWITCHML_LEASE", getenv("SWITCHML_LEASE"), &s.lease_s);
+  sml_mpi_read_types("SWITCHML_MPI_TYPES", getenv("SWITCHML_MPI_TYPES"), &s.types);
   bool is_disabled = false;
   read_switch("SWITCHML_DISABLE", &is_disabled);
   if (is_disabled) s.types = 0;

@@ -43,14 +43,14 @@ struct sml_mpi_settings {
  * _ONE_WAY_BYTES, _TIMEOUT, _JOIN_TIMEOUT, _MAX_JOBS, _TYPES ("float32,int64", "none"), _VERBOSE, SWITCHML_LEASE,
  * SWITCHML_REQUIRE and SWITCHML_DISABLE. Says on stderr what it could not read, and keeps the default. */
 struct sml_mpi_settings sml_mpi_settings_of_environment(void);
-/* For settings that came another way (prefix: "coll_switchml_"): says which seconds there can't be, and puts the usual
- * ones there. */
-void sml_mpi_settings_check(struct sml_mpi_settings *s, const struct sml_mpi_settings *usual, const char *prefix);
-#define SML_MPI_TYPE_NAMES "float32, int32, int64, float16, float64, int8 and none"
+/* So of a variable's or a parameter's text; NULL and "" are the default, too, which the last argument has before. */
+void sml_mpi_read_number(const char *name, const char *text, uint64_t min, uint64_t max, uint64_t *value);
+void sml_mpi_read_lease(const char *name, const char *text, double *seconds);
+void sml_mpi_read_types(const char *name, const char *text, uint32_t *types);
+#define SML_MPI_MOST_TIMEOUT_S 1000000000u
+#define SML_MPI_TYPE_NAMES "float32, int32, int64, float16, float64, int8, or none alone"
 #define SML_MPI_TYPES_BYTES 64u
-/* The bits of a list of types, with commas; false if a name in it is none. And the list of the bits, written into
- * SML_MPI_TYPES_BYTES. */
-bool sml_mpi_types_of(const char *list, uint32_t *types_out);
+/* The list of the types' bits, with commas, written into SML_MPI_TYPES_BYTES. */
 void sml_mpi_types_list(uint32_t types, char *list_out);
 
 /* A line on stderr, by one system call: those of several ranks don't mix. fprintf() writes 128 bytes at a time to a
