@@ -107,12 +107,17 @@ class Standin:
                 event.operation.run()
 
     def copy(self, stream, to, source):
+        mode = self.torch.inference_mode(self.torch.is_inference_mode_enabled())  # of the thread that asks for it
+
+        def run():
+            with mode:
+                to.copy_(source)
         with self.lock:
             if not stream.is_callers:
                 for tensor in to, source:
                     if self.device_of(tensor) is not None and not self._is_pinned(tensor):
                         self.unkept[_storage(tensor), stream] = tuple(tensor.shape)
-            self._enqueue(stream, lambda: to.copy_(source))
+            self._enqueue(stream, run)
 
     def new_like(self, tensor):
         return self.tensor(self.torch.empty(tensor.shape, dtype=tensor.dtype), self.device_of(tensor), True)

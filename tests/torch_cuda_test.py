@@ -78,6 +78,22 @@ class Bench:
 SIZES = 1, 1000, 16_384, 100_003  # elements: one piece, and several
 
 
+def check_inference(bench):
+    """What a script makes in inference mode is written to by threads that are not in it; nor are later calls."""
+    for is_in_mode in True, False:
+        with bench.torch.inference_mode(is_in_mode):
+            tensors = [bench.device.tensor(bench.torch.full((300, 400), bench.rank + 1, dtype=dtype))
+                       for dtype in (bench.torch.float32, bench.torch.float32, bench.torch.uint8)]
+            works = [bench.dist.all_reduce(tensors[0], async_op=True),
+                     bench.dist.all_reduce(tensors[1].t(), async_op=True),
+                     bench.dist.all_reduce(tensors[2], op=bench.dist.ReduceOp.MAX, async_op=True)]
+        while not all(work.is_completed() for work in works):
+            time.sleep(0.001)
+        for work, tensor, expected in zip(works, tensors, (bench.total, bench.total, bench.size)):
+            work.wait()
+            bench.expect_filled(tensor, expected, f"what was called {'in' if is_in_mode else 'after'} inference mode")
+
+
 def check_waits(bench):
     """A wait orders the caller's stream: kernels before the call are in the sum, kernels after the wait see it."""
     for count in SIZES:
@@ -197,7 +213,8 @@ def check_memory(bench):
         bench.num_pages_beside += 1
 
 
-CHECKS = check_memory, check_memory_again, check_waits, check_handles, check_streams, check_shapes, check_devices, check_gloo
+CHECKS = (check_inference, check_memory, check_memory_again, check_waits, check_handles, check_streams, check_shapes,
+          check_devices, check_gloo)
 
 
 def case_order():

@@ -148,6 +148,14 @@ def gathers(torch, dist, rank, size):
         parts = [torch.empty(5000) for _ in range(size)]
         dist.all_gather(parts, torch.full((5000,), float(rank)))
     assert torch.equal(torch.stack(parts)[:, 0], torch.arange(float(size))), parts
+    if is_one_way:
+        with torch.inference_mode():
+            whole = torch.empty(size, dtype=torch.uint8)
+            work = dist.all_gather_into_tensor(whole, torch.full((1,), rank, dtype=torch.uint8), async_op=True)
+            while not work.is_completed():  # by a thread of the group, which is in no such mode
+                time.sleep(0.001)
+            work.wait()
+        assert whole.tolist() == list(range(size)), whole
     shapes = [event.input_shapes for event in profile.function_events if event.name.endswith(":all_gather")]
     assert shapes == [[[5000]]], shapes
     objects = [None] * size

@@ -83,10 +83,17 @@ def case_collectives():
     assert all(torch.equal(tensor, torch.full((4,), float(number * size))) for number, tensor in enumerate(many))
     future = dist.all_reduce(torch.full((3,), 2.0), async_op=True).get_future()
     assert torch.equal(future.then(lambda done: done.value()[0] * 10).wait(), torch.full((3,), 20.0 * size))
+    with torch.inference_mode():
+        columns = torch.full((3, 5), rank + 1.0).t()
+        work = dist.all_reduce(columns, async_op=True)
+        while not work.is_completed():  # by a thread of the group, which is in no such mode
+            time.sleep(0.001)
+        work.wait()
+        assert torch.equal(columns, torch.full_like(columns, size * (size + 1) / 2)), columns
     complex_tensor = torch.full((4,), complex(rank, 1))
     dist.all_reduce(complex_tensor)
     assert complex_tensor[0] == complex(sum(range(size)), size)
-    report(stats=sml.stats(), num_calls=num_calls + 1515)
+    report(stats=sml.stats(), num_calls=num_calls + 1516)
     dist.destroy_process_group()
     assert error_text(sml.stats)
 

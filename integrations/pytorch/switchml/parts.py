@@ -51,10 +51,11 @@ class Part:
         return self.piece is not None and self.piece.num_bytes > staging.SMALL_BYTES
 
     def take_result(self):
-        if self.piece is not None:
-            self.piece.start_back()
-        elif self.dense is not self.tensor:
-            self.tensor.copy_(self.dense)
+        with torch.inference_mode():  # a tensor made in that mode can be written to in it alone, any other in it, too
+            if self.piece is not None:
+                self.piece.start_back()
+            elif self.dense is not self.tensor:
+                self.tensor.copy_(self.dense)
 
 
 def _is_dense(tensor):
@@ -154,7 +155,8 @@ class AllGather(_OfParts):
         own, whole = (each.reshape(-1).view(torch.uint8) for each in self.lent)
         for rank, part in enumerate(whole.split(self.counts)):
             if rank == self.rank:
-                part.copy_(own)
+                with torch.inference_mode():
+                    part.copy_(own)
             if len(part):
                 watched(group.broadcast(part, rank)).wait()
 

@@ -10,6 +10,8 @@ import itertools
 import os
 import threading
 
+import torch
+
 from . import cuda
 from .library import SwitchMLError
 
@@ -47,7 +49,8 @@ class _Page:
     """A buddy allocator: free parts of sizes that are powers of 2, each at a multiple of its size."""
 
     def __init__(self):
-        self.buffer = cuda.api.pinned(PAGE_BYTES)
+        with torch.inference_mode(False):  # later calls, in that mode or not, write to it
+            self.buffer = cuda.api.pinned(PAGE_BYTES)
         self.free = {PAGE_BYTES: {0: {}}}  # size -> offset -> after
 
     def is_free(self):
