@@ -273,6 +273,12 @@ def case_float64():
 
 def case_mismatch():
     torch, dist, sml, rank, _ = start(timeout_s=20)
+    from switchml import parts  # pylint: disable=import-outside-toplevel
+    group, take_result = dist.new_group(), parts.Part.take_result
+    if rank == 1:
+        parts.Part.take_result = lambda _part: 1 / 0
+    uncopied = error_text(dist.all_reduce, torch.ones(5), group=group)
+    parts.Part.take_result = take_result
     dist.all_reduce(torch.ones(100))
     dist.barrier()  # through Gloo: the others' error must not come before this rank has looked at its sum
     # Rank 2 has a handle, whose wait says why. The others wait in the call.
@@ -280,7 +286,7 @@ def case_mismatch():
     first = error_text(lambda: dist.all_reduce(tensor, async_op=True).wait() if rank == 2 else dist.all_reduce(tensor))
     later = error_text(dist.all_reduce, torch.ones(10))
     other = error_text(dist.broadcast, torch.ones(10), 0)
-    report(first=first, later=later, other=other, status=sml.error().status, ranks=sml.error().ranks)
+    report(first=first, later=later, other=other, status=sml.error().status, ranks=sml.error().ranks, uncopied=uncopied)
 
 
 def case_one_call():
@@ -473,7 +479,9 @@ def test_groups_are_jobs_of_their_own():
 
 def test_mismatched_sizes_are_an_error_on_all_ranks():
     with Daemon() as daemon:
-        for result in run_ranks("mismatch", 3, daemon.address):
+        results = run_ranks("mismatch", 3, daemon.address)
+        assert "rank 1 could not copy a result to the tensor that it is for: " in results[1]["uncopied"], results
+        for result in results:
             assert result["status"] and result["first"], result
             assert result["later"] and result["other"], result
             assert "failed before" in result["other"] and 1 in result["ranks"], result

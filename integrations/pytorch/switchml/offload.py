@@ -96,7 +96,7 @@ class Offload(Thread):
             call = Call(self, tensors, reduction, result, called, starts)
         except RuntimeError as problem:
             if any(map(staging.is_staged, gloo.tensors_in(tensors))):
-                self.fail(self._device_error(problem))
+                self.fail(self._copy_error(problem))
             raise
         if not is_waited_for:
             call.promise = Promise(call.result)
@@ -272,7 +272,7 @@ class Offload(Thread):
             with self.changed:
                 self.copies.start()
         except Exception as problem:  # pylint: disable=broad-except
-            self._fail_by_device(call, problem)
+            self._fail_by_copy(call, problem)
         return call.error is None
 
     def _is_on_host(self, call, part):
@@ -282,21 +282,22 @@ class Offload(Thread):
                 call.is_late_at = None
                 return True
         except Exception as problem:  # pylint: disable=broad-except
-            self._fail_by_device(call, problem)
+            self._fail_by_copy(call, problem)
         call.is_late_at = call.is_late_at or time.monotonic() + self.timeout.total_seconds()
         if call.error is None and time.monotonic() > call.is_late_at:
-            self._fail_by_device(call, part.piece.why_late())
+            self._fail_by_copy(call, part.piece.why_late())
         if call.error is not None:
             self._end_batch()
         return False
 
-    def _device_error(self, problem):
-        return SwitchMLError(f"rank {self.rank} could not copy a tensor between its GPU and the host: {problem}", "device",
+    def _copy_error(self, problem, is_of_device=True):
+        what = "a tensor between its GPU and the host" if is_of_device else "a result to the tensor that it is for"
+        return SwitchMLError(f"rank {self.rank} could not copy {what}: {problem}", "device" if is_of_device else "",
                              [self.rank])
 
-    def _fail_by_device(self, call, problem):
+    def _fail_by_copy(self, call, problem):
         """The job ends, so that no other rank waits for what this one cannot send."""
-        call.error = call.error or self._device_error(problem)
+        call.error = call.error or self._copy_error(problem, bool(call.crossings))
         if self.job is not None:
             self.job.abort(call.error)
 
@@ -509,7 +510,7 @@ class Offload(Thread):
         try:
             part.take_result()
         except Exception as problem:  # pylint: disable=broad-except  # the other parts are lent to the library
-            self._fail_by_device(call, problem)
+            self._fail_by_copy(call, problem)
         if part.piece is not None and self.unsubmitted and self.job is not None:
             with self.changed:
                 self._submit_ready()
