@@ -76,12 +76,13 @@ def gloo_calls(torch, dist, rank, size):
     tensor = torch.empty(size)
     dist.all_to_all_single(tensor, torch.full((size,), float(rank)))
     assert torch.equal(tensor, everyone)
-    if rank == 0:
-        dist.send(torch.ones(4), dst=1)
-    elif rank == 1:
-        tensor = torch.zeros(4)
-        dist.recv(tensor, src=0)
-        assert tensor.sum() == 4
+    for dtype in (torch.float32, torch.bool, torch.int16, torch.bfloat16, torch.complex64):
+        if rank == 0:
+            dist.send(torch.ones(4, dtype=dtype), dst=1)
+        elif rank == 1:
+            tensor = torch.zeros(4, dtype=dtype)
+            dist.recv(tensor, src=0)
+            assert torch.equal(tensor, torch.ones(4, dtype=dtype)), tensor
     columns = torch.zeros(4, 4)
     dist.broadcast(columns[:, 2].add_(rank), src=size - 1)
     assert columns[:, 2].sum() == columns.sum() == 4 * (size - 1)

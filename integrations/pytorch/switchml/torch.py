@@ -405,11 +405,10 @@ def _pass_to_gloo(method, name, gloos):
 
 
 def _pass_messages_to_gloo(method):
-    """Messages between two ranks wait for no collective, which may wait for them. They want contiguous tensors."""
+    """Messages between two ranks wait for no collective, which may wait for them. They want contiguous tensors, of any
+    type: Gloo sends bytes."""
     def call(self, tensors, *arguments):
         inner, tensors = self._gloo(), _plain(tensors)
-        for tensor in tensors:
-            gloo.check_type(tensor.dtype, method)
         gloo.remember(tensors)
         return getattr(inner, method)(tensors, *arguments)
     call.__name__ = method
