@@ -149,6 +149,11 @@ def gathers(torch, dist, rank, size):
         dist.all_gather(parts, torch.full((5000,), float(rank)))
     assert torch.equal(torch.stack(parts)[:, 0], torch.arange(float(size))), parts
     if is_one_way:
+        texts = [error_text(dist.all_gather_into_tensor, torch.empty(2 * size), torch.ones(2 * times, dtype=dtype))
+                 for times, dtype in ((1, torch.int32), (2, torch.float16))]
+        assert all(f"type, torch.{dtype}, not torch.float32" in text
+                   for dtype, text in zip(("int32", "float16"), texts)), texts
+        assert error_text(dist.all_gather, parts, torch.ones(5000, dtype=torch.int32))  # Gloo's
         with torch.inference_mode():
             whole = torch.empty(size, dtype=torch.uint8)
             work = dist.all_gather_into_tensor(whole, torch.full((1,), rank, dtype=torch.uint8), async_op=True)

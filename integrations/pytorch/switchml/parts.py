@@ -176,6 +176,9 @@ def gathered(outputs, given, rank, size):
     """An all-gather's; outputs: a tensor for each rank, or one for all."""
     counts = [_num_bytes(given)] * size if len(outputs) == 1 else [_num_bytes(each) for each in outputs]
     total = sum(map(_num_bytes, outputs))
+    if outputs[0].dtype != given.dtype:  # lists with another go to Gloo, which refuses them
+        raise RuntimeError(f"switchml: all_gather takes results of its input's type, {given.dtype}, not "
+                           f"{outputs[0].dtype}")
     if len(counts) != size or counts[rank] != _num_bytes(given) or sum(counts) != total:
         raise RuntimeError(f"switchml: all_gather takes room for a part of each of the {size} ranks; not {total} bytes for "
                            f"parts like this rank's, of {_num_bytes(given)}")
