@@ -201,6 +201,16 @@ def case_same_reason():
     report(text=error_text(dist.barrier))
 
 
+def case_store_gone():
+    """Rank 0, which has the store, ends before the first collective."""
+    torch, dist, _, rank, size = start()
+    store = dist.distributed_c10d._get_default_store()
+    store.set(f"begun {rank}", "1")
+    if rank == 0:
+        store.wait([f"begun {other}" for other in range(size)])
+    report(texts=[error_text(dist.all_reduce, torch.ones(5)) for _ in range(2)] if rank else [])
+
+
 @ends_as_interpreters_do
 def case_cpp_wait():
     """Rank 0 calls something else, or rank 1 dies; C++ waits on all others: in DDP, for its buffers or what it asks first."""
@@ -287,6 +297,11 @@ def test_a_lost_rank_is_the_reason_on_all():
         results = Ranks("same_reason", 4, daemon.address, CASE_BACKEND="switchml").wait(but=(2,))
         for rank in (0, 1, 3):
             assert "rank 2" in results[rank]["text"], results
+
+
+def test_a_lost_store_is_the_reason():
+    for result in run_ranks("store_gone", 3, CASE_BACKEND="switchml")[1:]:
+        assert all("the process that has it, rank 0 or the launcher" in text for text in result["texts"]), result
 
 
 def test_waits_in_cpp_have_the_same_reason():

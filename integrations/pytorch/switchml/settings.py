@@ -25,6 +25,16 @@ class Exchange:
         self.error = None
 
     def gather(self, data):
+        try:
+            return self._gather(data)
+        except SwitchMLError:
+            raise
+        except RuntimeError as problem:  # torch's of a store
+            text = (f"the store of this job does not answer ({problem}): the process that has it, rank 0 or the "
+                    "launcher on its host, has ended or is stopped; see there why, and start all ranks again")
+            raise SwitchMLError(text) from problem
+
+    def _gather(self, data):
         base = f"{self.num_rounds}/"
         self.num_rounds += 1
         self.store.set(base + str(self.rank), data.hex())
