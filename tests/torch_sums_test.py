@@ -252,16 +252,25 @@ def case_bytes():
 
 @ends_as_interpreters_do
 def case_differ():
-    """Rank 1 has another root, or calls something else that sums alike."""
-    torch, dist, sml, rank, _ = start(timeout_s=20)
+    """Rank 1 has another root, calls something else that sums alike, or has another length or type."""
+    torch, dist, sml, rank, size = start(timeout_s=20)
     words, found = torch.ones(1000, dtype=torch.int32), []
-    groups, store = [dist.new_group() for _ in range(2)], dist.distributed_c10d._get_default_store()
-    for group, other in zip(groups, (lambda group: dist.broadcast(words, 1, group=group),
-                                     lambda group: dist.all_reduce(words, group=group))):
+
+    def broadcast(group, count=1000, root=0):
+        dist.broadcast(words[:count], root, group=group)
+
+    def all_gather(group, dtype=torch.int32):
+        dist.all_gather([torch.empty(1000, dtype=dtype) for _ in range(size)], words.to(dtype), group=group)
+    calls = [(functools.partial(broadcast, root=1), broadcast),
+             (lambda group: dist.all_reduce(words, group=group), broadcast),
+             (functools.partial(broadcast, count=999), broadcast),
+             (functools.partial(all_gather, dtype=torch.float64), all_gather)]
+    groups, store = [dist.new_group() for _ in calls], dist.distributed_c10d._get_default_store()
+    for group, of_ranks in zip(groups, calls):
         store.add("ready", 1)  # a rank that came a second after the others would be named as one that calls nothing
         while store.add("ready", 0) < 3 * (len(found) + 1):
             time.sleep(0.005)
-        text = error_text(other if rank == 1 else lambda group: dist.broadcast(words, 0, group=group), group)
+        text = error_text(of_ranks[rank != 1], group)
         found.append([text, list(getattr(sml.error(group), "ranks", ()))])
     report(found=found)
 
@@ -373,10 +382,15 @@ def test_each_rank_sends_a_tensor_once():
 
 
 def test_ranks_that_differ_are_named():
+    broadcast = "broadcast of int32[1000] of rank 0"
+    words = [(broadcast, "broadcast of int32[1000] of rank 1"), (broadcast, "all_reduce(SUM) of int32[1000]"),
+             (broadcast, "broadcast of int32[999] of rank 0"),
+             ("all_gather of int32[1000]", "all_gather of float64[1000]")]
     with Daemon() as daemon:
         for result in run_ranks("differ", 3, daemon.address):
-            for (text, ranks), other in zip(result["found"], ("broadcast of rank 1", "all_reduce(SUM) of int32[1000]")):
-                assert f"ranks 0, 2: broadcast of rank 0; rank 1: {other}" in text and ranks == [1], result
+            assert len(result["found"]) == len(words), result
+            for (text, ranks), (others, ours) in zip(result["found"], words):
+                assert f"ranks 0, 2: {others}; rank 1: {ours}" in text and ranks == [1], result
 
 
 def test_killed_rank_is_named_in_each():

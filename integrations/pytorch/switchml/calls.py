@@ -41,16 +41,19 @@ class Called:
 
     def __init__(self, number, name, reduction, tensors, root):
         self.number, self.name, self.reduction, self.root = number, name, reduction, root
-        self.tensors = [(tensor.dtype, tensor.numel()) for tensor in tensors] if reduction is not None else ()
+        self.tensors = [(tensor.dtype, tensor.numel()) for tensor in tensors]
         self.is_told = False
 
-    def text(self):
-        """Equal on two ranks unless they can't succeed together."""
+    def text(self, has_tensors=False):
+        """Equal on two ranks unless they can't succeed together. has_tensors: says of bytes, too, what they are, which
+        may differ."""
         text = self.name
         if self.reduction is not None:
             name = next((name for name in _REDUCTIONS if self.reduction == getattr(ReduceOp, name, None)), "?")
+            text += f"({name})"
+        if self.reduction is not None or has_tensors and self.tensors:
             types = sorted({str(dtype).removeprefix("torch.") for dtype, _ in self.tensors})
-            text += f"({name}) of {', '.join(types)}[{sum(count for _, count in self.tensors)}]"
+            text += f" of {', '.join(types)}[{sum(count for _, count in self.tensors)}]"
         return text + (f" of rank {self.root}" if self.root is not None else "")
 
     @property
@@ -221,7 +224,7 @@ class Calls:
         self.failing_since = self.failing_since or time.monotonic()
         if failure.startswith("call") and not self.has_said and called is not None:
             self.has_said = True
-            self._write_once(f"in/{self.rank}", json.dumps([called.number, called.text()]))
+            self._write_once(f"in/{self.rank}", json.dumps([called.number, called.text(True)]))
         reason = self._read("reason") if failure.startswith("call") else failure
         if reason:
             text, status, ranks = json.loads(reason)

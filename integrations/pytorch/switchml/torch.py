@@ -234,7 +234,7 @@ class SwitchMLGroup(dist.ProcessGroup):
             return None
         gloo.check_written(results, "all_gather")
         parts = [gathered(each, own, self.rank(), self.size()) for each, own in zip(lists, given)]
-        return self._by_switchml(parts, SML_SUM, self._number("all_gather"), gloo.future_value(outputs), given)
+        return self._by_switchml(parts, SML_SUM, self._number("all_gather", given), gloo.future_value(outputs), given)
 
     def _take_broadcast(self, tensors, opts=None):
         """None: it is Gloo's."""
@@ -244,7 +244,7 @@ class SwitchMLGroup(dist.ProcessGroup):
                 tensors, self.size() > _GLOO_BROADCAST or not gloo.takes(tensors[0].dtype)):
             return None
         gloo.check_written(tensors, "broadcast")
-        called = self._number("broadcast", root=root)
+        called = self._number("broadcast", tensors, root=root)
         part = of_root(AllGather, tensors[0], root, self.rank(), self.size())
         return self._by_switchml([part], SML_SUM, called, list(tensors))
 
