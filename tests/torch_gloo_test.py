@@ -211,6 +211,21 @@ def case_store_gone():
     report(texts=[error_text(dist.all_reduce, torch.ones(5)) for _ in range(2)] if rank else [])
 
 
+def case_store_gone_late():
+    """The others call different things. Rank 0 ends while the finder waits for what it is in."""
+    torch, dist, _, rank, size = start()
+    dist.all_reduce(torch.ones(5))
+    dist.barrier()
+    if rank == 0:
+        store = default_group(dist)._calls.store
+        while store.add("failure done", 0) == 0:
+            time.sleep(0.005)
+        os._exit(7)
+    root = 1 if rank == 1 else 0
+    text = error_text(dist.scatter, torch.ones(9), [torch.ones(9)] * size if rank == root else None, root)
+    report(text=text)
+
+
 @ends_as_interpreters_do
 def case_cpp_wait():
     """Rank 0 calls something else, or rank 1 dies; C++ waits on all others: in DDP, for its buffers or what it asks first."""
@@ -302,6 +317,8 @@ def test_a_lost_rank_is_the_reason_on_all():
 def test_a_lost_store_is_the_reason():
     for result in run_ranks("store_gone", 3, CASE_BACKEND="switchml")[1:]:
         assert all("the process that has it, rank 0 or the launcher" in text for text in result["texts"]), result
+    for result in Ranks("store_gone_late", 3, CASE_BACKEND="switchml").wait(but=(0,))[1:]:
+        assert result["text"], result
 
 
 def test_waits_in_cpp_have_the_same_reason():

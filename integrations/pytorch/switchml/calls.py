@@ -350,8 +350,8 @@ class Watch(Thread):
     def _look(calls):
         try:
             calls.look()
-        except (RuntimeError, ValueError):  # the store is gone, and what it would have said
-            calls.seen = None
+        except (RuntimeError, ValueError):  # the store is gone, and what it would have said, a reason that was due, too
+            calls.seen = calls.failing_since = None
             calls.num_looks += 1
 
 
