@@ -11,7 +11,9 @@
 #include <cmocka.h>
 
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <pthread.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -151,6 +153,29 @@ static void *create_again_and_again(void *argument) {
   return NULL;
 }
 
+static void *meet_as(void *rank) {
+  sml_job_options o = SML_JOB_OPTIONS_INIT;
+  sml_job *unused;
+  o.rank = *(const uint32_t *)rank;
+  o.world_size = 3;
+  o.join_timeout_ns = 30 * SML_NS_PER_MS;
+  (void)sml_job_create(context, &o, &unused);
+  return NULL;
+}
+
+/* Two of three ranks, whose connection is open until the time is over. */
+static void *meet_again_and_again(void *argument) {
+  _Atomic bool *should_stop = argument;
+  uint32_t ranks[] = {0, 1};
+  while (!*should_stop) {
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, meet_as, &ranks[0]) != 0) return argument;
+    (void)meet_as(&ranks[1]);
+    pthread_join(thread, NULL);
+  }
+  return NULL;
+}
+
 static void fork_beside(void *(*run)(void *should_stop), uint32_t num_forks) {
   _Atomic bool should_stop = false;
   pthread_t thread;
@@ -170,6 +195,21 @@ static void forks_meet_the_library_at_any_moment(void **state) {
   fork_beside(create_again_and_again, 300);
 }
 
+static void forks_meet_a_meeting(void **state) {
+  (void)state;
+  struct sockaddr_in addr = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  socklen_t num_bytes = sizeof addr;
+  char text[32];
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  assert_int_equal(bind(fd, (const struct sockaddr *)&addr, num_bytes), 0);
+  assert_int_equal(getsockname(fd, (struct sockaddr *)&addr, &num_bytes), 0);
+  close(fd); /* it is free now */
+  snprintf(text, sizeof text, "127.0.0.1:%u", ntohs(addr.sin_port));
+  setenv("SWITCHML_RENDEZVOUS", text, 1);
+  fork_beside(meet_again_and_again, 200);
+  unsetenv("SWITCHML_RENDEZVOUS");
+}
+
 /* Engines start with the lock that fork() takes, and so they write this warning. */
 static void forks_meet_a_line_of_the_log(void **state) {
   (void)state;
@@ -183,6 +223,7 @@ int main(void) {
       cmocka_unit_test(handles_are_dead_in_a_child),
       cmocka_unit_test(a_child_has_contexts_of_its_own),
       cmocka_unit_test(forks_meet_the_library_at_any_moment),
+      cmocka_unit_test(forks_meet_a_meeting),
       cmocka_unit_test(forks_meet_a_line_of_the_log),
   };
   return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -88,9 +88,11 @@ static uint32_t list_missing(struct sml_meeting *m, uint32_t ranks_out[SML_MAX_N
 }
 
 static void drop(struct sml_meeting *m, struct guest *g) {
-  close(g->fd);
   free(g->in);
+  sml_fork_lock();
+  close(g->fd);
   *g = m->guests[--m->num_guests];
+  sml_fork_unlock();
 }
 
 __attribute__((format(printf, 3, 4))) static void note(struct sml_meeting *m, const struct guest *g, const char *format,
@@ -123,11 +125,12 @@ static void close_socket(int *fd) {
   errno = error;
 }
 
-/* The child of a fork must not keep the place. */
+/* The child of a fork must not keep the place, nor ranks from seeing this one go. */
 static void close_in_child(struct sml_fork_watch *watch) {
   struct sml_meeting *m = (struct sml_meeting *)(void *)((uint8_t *)watch - offsetof(struct sml_meeting, watch));
   if (m->listen_fd >= 0) close(m->listen_fd);
   if (m->name_fd >= 0) close(m->name_fd);
+  for (uint32_t i = 0; i < m->num_guests; i++) close(m->guests[i].fd);
 }
 
 /* Groups of ranks meet at one port side by side (SO_REUSEPORT); whoever comes to the wrong one comes again. Two
@@ -306,33 +309,38 @@ static size_t room_bytes(uint32_t num_bytes) {
   return sml_max_u64(SML_HELLO_BYTES, SML_FRAME_HEAD_BYTES + num_bytes + SML_FRAME_MAC_BYTES);
 }
 
-static void take_guest(struct sml_meeting *m, int fd, const struct sml_addr *addr, uint64_t now_ns) {
+/* False: none, with an errno. It is in the table at once, where the child of a fork finds it. */
+static bool accept_guest(struct sml_meeting *m, uint64_t now_ns) {
+  struct guest g = {.since_ns = now_ns, .wanted_bytes = SML_HELLO_BYTES};
+  struct sockaddr *from = (struct sockaddr *)(void *)g.addr.bytes;
+  socklen_t addr_bytes = sizeof g.addr.bytes;
+  sml_fork_lock();
+  g.fd = sml_fd_raise(accept4(m->listen_fd, from, &addr_bytes, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  g.addr.num_bytes = (uint8_t)addr_bytes;
+  if (g.fd >= 0) m->guests[m->num_guests++] = g;
+  sml_fork_unlock();
+  return g.fd >= 0;
+}
+
+static void take_guest(struct sml_meeting *m) {
   const int one = 1, gone_ms = GONE_MS;
-  uint8_t *in = malloc(room_bytes(m->num_bytes));
-  if (in == NULL) {
-    close(fd);
+  struct guest *g = &m->guests[m->num_guests - 1];
+  g->in = malloc(room_bytes(m->num_bytes));
+  if (g->in == NULL) {
+    drop(m, g);
     return;
   }
-  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-  setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &gone_ms, sizeof gone_ms);
+  setsockopt(g->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+  setsockopt(g->fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &gone_ms, sizeof gone_ms);
   const uint32_t num_strangers = count(m, SAYS_HELLO) + count(m, SAYS_RECORD);
-  if (m->num_guests == m->max_guests || num_strangers == MAX_STRANGERS) drop_oldest_stranger(m);
-  m->guests[m->num_guests++] =
-      (struct guest){.fd = fd, .since_ns = now_ns, .addr = *addr, .in = in, .wanted_bytes = SML_HELLO_BYTES};
+  if (m->num_guests > m->max_guests || num_strangers > MAX_STRANGERS) drop_oldest_stranger(m);
 }
 
 /* At most as many as there is room for strangers: ranks that are here are heard in between. */
 static void accept_guests(struct sml_meeting *m, uint64_t now_ns) {
   for (uint32_t i = 0; i < MAX_STRANGERS; i++) {
-    struct sml_addr addr = {.num_bytes = sizeof addr.bytes};
-    struct sockaddr *from = (struct sockaddr *)(void *)addr.bytes;
-    socklen_t addr_bytes = sizeof addr.bytes;
-    sml_fork_lock();
-    const int fd = sml_fd_raise(accept4(m->listen_fd, from, &addr_bytes, SOCK_NONBLOCK | SOCK_CLOEXEC));
-    sml_fork_unlock();
-    addr.num_bytes = (uint8_t)addr_bytes;
-    if (fd >= 0) {
-      take_guest(m, fd, &addr, now_ns);
+    if (accept_guest(m, now_ns)) {
+      take_guest(m);
       continue;
     }
     if (errno == EINTR || errno == ECONNABORTED) continue;
@@ -500,7 +508,7 @@ bool sml_meeting_gather(struct sml_meeting *m, const void *mine, uint8_t *out, u
 struct sml_meeting *sml_meeting_open(const struct sml_meeting_options *options) {
   struct sml_meeting *m = calloc(1, sizeof *m);
   const uint32_t max_guests = options->world_size - 1 + MAX_STRANGERS;
-  struct guest *guests = calloc(max_guests, sizeof *guests);
+  struct guest *guests = calloc(max_guests + 1, sizeof *guests); /* one more until the oldest is dropped */
   struct pollfd *polls = calloc(max_guests + 1, sizeof *polls);
   uint8_t *marks = calloc(options->world_size, 1);
   if (m != NULL && guests != NULL && polls != NULL && marks != NULL) {
@@ -528,8 +536,8 @@ struct sml_meeting *sml_meeting_open(const struct sml_meeting_options *options) 
 void sml_meeting_close(struct sml_meeting *m) {
   if (m == NULL) return;
   close_place(m);
-  sml_fork_unwatch(&m->watch);
   while (m->num_guests > 0) drop(m, &m->guests[0]);
+  sml_fork_unwatch(&m->watch);
   free(m->guests);
   free(m->polls);
   free(m->marks);

@@ -25,10 +25,17 @@
 /* Least for a round when all have met: the last one tells what each rank's join ended with, also if it was its time. */
 #define ROUND_NS (10 * SML_NS_PER_S)
 
+static void close_in_child(struct sml_fork_watch *watch) {
+  struct sml_rendezvous *r = (struct sml_rendezvous *)watch;
+  if (r->fd >= 0) close(r->fd);
+}
+
 void sml_rendezvous_init(struct sml_rendezvous *r, const struct sml_job_settings *settings) {
   const uint64_t deadline_ns = sml_deadline_after(sml_clock_ns(), settings->options.join_timeout_ns);
   *r = (struct sml_rendezvous){.settings = settings, .deadline_ns = deadline_ns, .fd = -1};
   r->address = sml_settings_environment("SWITCHML_RENDEZVOUS");
+  r->watch.in_child = close_in_child;
+  sml_fork_watch(&r->watch);
 }
 
 static uint64_t hash_name(const char *name) {
@@ -187,8 +194,10 @@ static bool hear_all(struct sml_rendezvous *r, uint8_t *out, size_t num_bytes) {
 }
 
 static void hang_up(struct sml_rendezvous *r) {
+  sml_fork_lock();
   if (r->fd >= 0) close(r->fd);
   r->fd = -1;
+  sml_fork_unlock();
 }
 
 /* Longer from time to time, and not at the same moment as the other ranks. */
@@ -268,4 +277,5 @@ void sml_rendezvous_close(struct sml_rendezvous *r) {
   hang_up(r);
   sml_meeting_close(r->meeting);
   r->meeting = NULL;
+  sml_fork_unwatch(&r->watch);
 }

@@ -6,9 +6,11 @@
 
 #include "meet/job_settings.h"
 #include "meet/meeting.h"
+#include "process/fork.h"
 #include "process/status.h"
 
 struct sml_rendezvous {
+  struct sml_fork_watch watch;             /* first */
   const char *address;                     /* NULL: none is configured */
   const struct sml_job_settings *settings; /* rank, world size, name and key */
   uint64_t deadline_ns;
@@ -20,7 +22,8 @@ struct sml_rendezvous {
   char news[160];              /* what rank 0 said of whom it waits for; "": it has never taken this rank */
 };
 
-/* Reads the environment; opens nothing. Only ranks of one job, by its name, meet. settings: stays until the end. */
+/* Reads the environment; opens nothing, and is to be closed. Only ranks of one job, by its name, meet. settings: stays
+ * until the end. */
 void sml_rendezvous_init(struct sml_rendezvous *rendezvous, const struct sml_job_settings *settings);
 /* An sml_allgather_fn; user: the rendezvous, opened by the first call. When it fails sml_error_detail() says why. */
 int sml_rendezvous_gather(void *rendezvous, const void *in, void *out, size_t num_bytes);
