@@ -117,9 +117,10 @@ def case_train():
 
 def case_sharded():
     """FSDP2: each layer's parameters are gathered for its forward and its backward pass, its gradients scattered."""
-    torch, dist, sml, rank, size = start()
+    import torch  # pylint: disable=import-outside-toplevel
     if not hasattr(getattr(getattr(torch, "cpu", None), "Stream", None), "record_event"):
-        return  # this PyTorch has FSDP2 for GPUs only
+        return  # this PyTorch has FSDP2 for GPUs only. Before the ranks meet: who ends then takes the others' store along
+    _, dist, sml, rank, size = start()
     from torch.distributed.fsdp import fully_shard  # pylint: disable=import-outside-toplevel,no-name-in-module
     mesh = dist.device_mesh.init_device_mesh("cpu", (size,))
     torch.manual_seed(5)
