@@ -192,7 +192,7 @@ static void fork_beside(void *(*run)(void *should_stop), uint32_t num_forks) {
 static void forks_meet_the_library_at_any_moment(void **state) {
   (void)state;
   fork_beside(join_again_and_again, 100);
-  fork_beside(create_again_and_again, 300);
+  fork_beside(create_again_and_again, 150);
 }
 
 static void forks_meet_a_meeting(void **state) {
@@ -206,7 +206,7 @@ static void forks_meet_a_meeting(void **state) {
   close(fd); /* it is free now */
   snprintf(text, sizeof text, "127.0.0.1:%u", ntohs(addr.sin_port));
   setenv("SWITCHML_RENDEZVOUS", text, 1);
-  fork_beside(meet_again_and_again, 200);
+  fork_beside(meet_again_and_again, 60);
   unsetenv("SWITCHML_RENDEZVOUS");
 }
 
@@ -214,7 +214,7 @@ static void forks_meet_a_meeting(void **state) {
 static void forks_meet_a_line_of_the_log(void **state) {
   (void)state;
   setenv("SWITCHML_PCAP", "/no/such/folder/capture", 1);
-  fork_beside(create_again_and_again, 300);
+  fork_beside(create_again_and_again, 60);
   unsetenv("SWITCHML_PCAP");
 }
 
