@@ -380,7 +380,7 @@ void sml_lanes_close(struct sml_lanes *lanes) {
 }
 
 void sml_lanes_close_descriptors(struct sml_lanes *lanes) {
-  for (uint32_t l = 0; l < lanes->num_lanes; l++) lanes->lanes[l].io->ops->close(lanes->lanes[l].io);
+  for (uint32_t l = 0; l < lanes->num_lanes; l++) lanes->lanes[l].io->ops->close_descriptors(lanes->lanes[l].io);
 }
 
 uint16_t sml_lanes_port(const struct sml_lanes *lanes, uint32_t lane) {

@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include <fcntl.h>
+#include <malloc.h>
 #include <netinet/in.h>
 #include <pthread.h>
 #include <sys/socket.h>
@@ -25,6 +26,12 @@ static uint32_t count_descriptors(void) {
   uint32_t count = 0;
   for (int fd = 0; fd < 1024; fd++) count += fcntl(fd, F_GETFD) != -1;
   return count;
+}
+
+/* 0 with a sanitizer's allocator. */
+static size_t count_allocated_bytes(void) {
+  const struct mallinfo2 info = mallinfo2();
+  return info.uordblks + info.hblkhd;
 }
 
 /* Runs in a child; the status' exit code names the check that failed, SIGALRM a hang. */
@@ -102,6 +109,19 @@ static void handles_are_dead_in_a_child(void **state) {
   (void)state;
   assert_int_equal(status_of_child(use_dead_handles), 0);
   assert_int_equal(sml_operation_test(operation), SML_OK); /* and alive in the parent */
+}
+
+static size_t allocated_bytes;
+
+/* An allocator's locks may have been held by a thread that the child does not have. */
+static int look_at_memory(void) {
+  return count_allocated_bytes() == allocated_bytes ? 0 : 1;
+}
+
+static void a_child_frees_nothing_of_its_parent(void **state) {
+  (void)state;
+  allocated_bytes = count_allocated_bytes();
+  assert_int_equal(status_of_child(look_at_memory), 0);
 }
 
 static int use_own_context(void) {
@@ -221,6 +241,7 @@ static void forks_meet_a_line_of_the_log(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(handles_are_dead_in_a_child),
+      cmocka_unit_test(a_child_frees_nothing_of_its_parent),
       cmocka_unit_test(a_child_has_contexts_of_its_own),
       cmocka_unit_test(forks_meet_the_library_at_any_moment),
       cmocka_unit_test(forks_meet_a_meeting),

@@ -128,7 +128,8 @@ void sml_engines_free_recorders(struct sml_engines *engines) {
 }
 
 void sml_engines_close_descriptors(struct sml_engines *engines) {
-  for (uint32_t i = 0; i < engines->num_engines; i++) engines->units[i].io->ops->close(engines->units[i].io);
+  for (uint32_t i = 0; i < engines->num_engines; i++)
+    engines->units[i].io->ops->close_descriptors(engines->units[i].io);
 }
 
 struct call {

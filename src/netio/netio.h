@@ -65,6 +65,8 @@ struct sml_netio {
 struct sml_netio_ops {
   const char *name;
   void (*close)(struct sml_netio *io);
+  /* For a child of fork(), whose copy is not used again: frees and writes nothing. NULL: there are none. */
+  void (*close_descriptors)(struct sml_netio *io);
   /* The local address peers send to. */
   void (*local_addr)(struct sml_netio *io, struct sml_addr *addr_out);
   /* Frames that are ready now, up to max; never blocks. The frames of the call before are released. */

@@ -42,8 +42,7 @@ struct pcap {
   void (*warn)(void *user, const char *text);
   void *user;
   char *path;
-  int fd;      /* -1: the capture has ended */
-  pid_t owner; /* a forked child has a copy of the buffer */
+  int fd; /* -1: the capture has ended */
   uint8_t *buffer;
   size_t used;
   uint64_t written_bytes, max_bytes, flushed_ns;
@@ -253,11 +252,16 @@ static void capture(struct pcap *p, const uint8_t *data, uint32_t num_bytes, con
 static void pcap_close(struct sml_netio *io) {
   struct pcap *p = pcap_of(io);
   p->wrap.inner->ops->close(p->wrap.inner);
-  if (p->fd >= 0 && p->owner == getpid()) flush(p);
+  if (p->fd >= 0) flush(p);
   if (p->fd >= 0) close(p->fd);
   free(p->buffer);
   free(p->path);
   free(p);
+}
+
+static void pcap_close_descriptors(struct sml_netio *io) {
+  sml_wrap_close_descriptors(io);
+  if (pcap_of(io)->fd >= 0) close(pcap_of(io)->fd);
 }
 
 static size_t pcap_rx_burst(struct sml_netio *io, struct sml_rx_frame *frames, size_t max) {
@@ -306,6 +310,7 @@ static void pcap_wait(struct sml_netio *io, uint64_t timeout_ns) {
 static const struct sml_netio_ops pcap_ops = {SML_WRAP_OPS,
                                               .name = "pcap",
                                               .close = pcap_close,
+                                              .close_descriptors = pcap_close_descriptors,
                                               .rx_burst = pcap_rx_burst,
                                               .tx_commit = pcap_tx_commit,
                                               .tx_flush = pcap_tx_flush,
@@ -370,7 +375,6 @@ int sml_pcap_wrap(struct sml_netio *inner, const struct sml_pcap_options *option
   }
   p->warn = options->warn;
   p->user = options->user;
-  p->owner = getpid();
   p->max_bytes = options->max_bytes != 0 ? options->max_bytes : DEFAULT_MAX_BYTES;
   sml_wrap_init(&p->wrap, &pcap_ops, inner);
   inner->ops->local_addr(inner, &p->local);

@@ -230,7 +230,7 @@ static void a_forked_child_writes_nothing(void **state) {
   send_frames(io, &to, 3, 100, 100);
   const pid_t child = fork();
   if (child == 0) {
-    io->ops->close(io);
+    io->ops->close_descriptors(io);
     _exit(0);
   }
   waitpid(child, &status, 0);

@@ -12,11 +12,16 @@
 #include "base/fd.h"
 #include "netio/addr.h"
 
-static void udp_close(struct sml_netio *io) {
-  struct sml_udp *u = sml_udp_of(io);
+static void udp_close_descriptors(struct sml_netio *io) {
+  const struct sml_udp *u = sml_udp_of(io);
   if (u->socket_fd >= 0) (void)close(u->socket_fd);
   if (u->event_fd >= 0) (void)close(u->event_fd);
   for (uint32_t i = 0; i < u->num_groups; i++) (void)close(u->groups[i].fd);
+}
+
+static void udp_close(struct sml_netio *io) {
+  struct sml_udp *u = sml_udp_of(io);
+  udp_close_descriptors(io);
   free(u->rx.buffers);
   free(u->tx.buffer);
   free(u);
@@ -95,6 +100,7 @@ static void udp_hold(struct sml_netio *io, uint64_t num_bytes) {
 
 static const struct sml_netio_ops udp_ops = {.name = "udp",
                                              .close = udp_close,
+                                             .close_descriptors = udp_close_descriptors,
                                              .local_addr = udp_local_addr,
                                              .rx_burst = sml_udp_rx_burst,
                                              .tx_reserve = sml_udp_tx_reserve,

@@ -76,6 +76,11 @@ static inline void sml_wrap_hold(struct sml_netio *io, uint64_t num_bytes) {
   sml_wrap_share(io);
 }
 
+static inline void sml_wrap_close_descriptors(struct sml_netio *io) {
+  struct sml_netio *inner = sml_wrap_inner(io);
+  if (inner->ops->close_descriptors != NULL) inner->ops->close_descriptors(inner);
+}
+
 /* What is all the inner one's. The rest of a table stands beside it. */
 #define SML_WRAP_OPS                                                                                         \
   .local_addr = sml_wrap_local_addr, .tx_reserve = sml_wrap_tx_reserve, .wake = sml_wrap_wake,               \
