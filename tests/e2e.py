@@ -55,6 +55,20 @@ def wait_until(claim, what, seconds=10):
         time.sleep(0.02)
 
 
+def status(address):
+    """What the aggregator there says of itself and its jobs."""
+    process = subprocess.run([SWITCHML, "status", address, "--json", "--interval", "0"], text=True, env=environment(),
+                             stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=30 * PATIENCE)
+    assert process.stdout, process.stderr
+    return json.loads(process.stdout)
+
+
+def wait_completes(address, job_name):
+    """Until a job of that name has completed an operation."""
+    wait_until(lambda: any(job["name"] == job_name and job["operations_completed"] > 0 for job in status(address)["jobs"]),
+               f"job {job_name} sums", 60)
+
+
 def cpu_ticks(pid):
     with open(f"/proc/{pid}/stat", encoding="utf-8") as stat:
         fields = stat.read().rsplit(")", 1)[1].split()

@@ -92,8 +92,7 @@ def test_a_killed_rank_is_named_in_each_collective():
         for what in ["all_reduce", *COLLECTIVES]:
             with e2e.workers(daemon.address, 3, "--sizes", "1M", "--iters", "100000", "--collective", what,
                              "--job", what) as ranks:
-                time.sleep(1)
-                assert all(worker.process.poll() is None for worker in ranks), what
+                e2e.wait_completes(daemon.address, what)
                 ranks[1].process.kill()
                 killed_s = time.monotonic()
                 for worker in (ranks[0], ranks[2]):

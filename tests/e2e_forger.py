@@ -6,10 +6,8 @@ from. Two ranks sum 1 and 2 meanwhile, and get 3.
 
 Where epochs are counted and datagrams have nothing to guess, the first sum is 1001 and the second 1002, and nobody gets
 an error."""
-import json
 import socket
 import struct
-import subprocess
 import time
 
 import e2e
@@ -43,18 +41,11 @@ def raw_socket():
         raise tap.Skip("forged source addresses need root") from None
 
 
-def asked_status(address):
-    """The jobs that anybody is shown."""
-    done = subprocess.run([e2e.SWITCHML, "status", address, "--json", "--interval", "0"], env=e2e.environment(), text=True,
-                          check=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=30 * e2e.PATIENCE)
-    return json.loads(done.stdout)["jobs"]
-
-
 class Forger:
     """What it found out, and the datagrams made of it."""
 
     def __init__(self, daemon, job_name):
-        self.job = next(job["number"] for job in asked_status(daemon.address) if job["name"] == job_name)
+        self.job = next(job["number"] for job in e2e.status(daemon.address)["jobs"] if job["name"] == job_name)
         own = [peer.Member(daemon.port, rank, 2, job_name="forger") for rank in range(2)]
         peer.join_all(own)
         self.told, self.port = own[0].start, own[0].welcome["ports"][0]

@@ -3,7 +3,6 @@
 """Many jobs at one aggregator, of real processes: none stalls another, what a killed one had is free within a second,
 tenants keep their quotas, and the configuration is read again while jobs run."""
 import contextlib
-import json
 import os
 import re
 import signal
@@ -29,16 +28,8 @@ def write_keys(path, *names):
     return write(path, "".join(f"{name} {KEYS[name].hex()}\n" for name in names))
 
 
-def status(daemon):
-    process = subprocess.run([e2e.SWITCHML, "status", daemon.address, "--json", "--interval", "0"], text=True,
-                             env=e2e.environment(), stdin=subprocess.DEVNULL, capture_output=True, check=False,
-                             timeout=30 * e2e.PATIENCE)
-    assert process.stdout, process.stderr
-    return json.loads(process.stdout)
-
-
 def job_of(daemon, name):
-    return next((job for job in status(daemon)["jobs"] if job["name"] == name), None)
+    return next((job for job in e2e.status(daemon.address)["jobs"] if job["name"] == name), None)
 
 
 def completed(daemon, name):
@@ -66,15 +57,15 @@ def test_a_third_job_is_killed_while_two_work_under_loss():
                                              MEMBER_ELEMENTS=100_000))
         for member in third:
             member.wait_for("working")
-        assert status(daemon)["lanes"][0]["slots_used"] == 2 * 64 + 128
+        assert e2e.status(daemon.address)["lanes"][0]["slots_used"] == 2 * 64 + 128
         killed = time.monotonic()
         for member in third[1:]:
             member.send_signal(signal.SIGKILL)
         _, code, ranks, detail = third[0].error()
         assert code == real.RANK_LOST and ranks in ([1], [2]), (code, ranks, detail)
-        e2e.wait_until(lambda: status(daemon)["lanes"][0]["slots_used"] == 2 * 64, "the slots are counted back", 1)
+        e2e.wait_until(lambda: e2e.status(daemon.address)["lanes"][0]["slots_used"] == 2 * 64, "the slots are counted back", 1)
         took = time.monotonic() - killed
-        now = status(daemon)
+        now = e2e.status(daemon.address)
         assert {job["name"] for job in now["jobs"]} == {"one", "two"}, (took, now)
         assert now["ended"][0]["name"] == "third" and now["ended"][0]["failed"], now["ended"]
         for name in "one", "two": # in the middle of it, and never noticed
@@ -122,7 +113,7 @@ def test_quotas_are_told_once_and_shown():
             for member in third:
                 member.wait_for("working")
             assert job_of(daemon, "three")["slots"] == 32 # what is left, since it asks for no number
-            assert status(daemon)["tenants"] == [{"name": "default", "jobs": 2, "max_jobs": 2, "workers": 4,
+            assert e2e.status(daemon.address)["tenants"] == [{"name": "default", "jobs": 2, "max_jobs": 2, "workers": 4,
                                                   "max_workers": 8, "slots": 160, "max_slots": 160}]
             shown = subprocess.run([e2e.SWITCHML, "status", daemon.address, "--interval", "0"], text=True, check=False,
                                    env=e2e.environment(), capture_output=True, timeout=30 * e2e.PATIENCE).stdout
@@ -147,7 +138,7 @@ def leases_under_load(seconds, load=10):
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             time.sleep(min(2, seconds / 4))
-            now = status(daemon)
+            now = e2e.status(daemon.address)
             silences += [rank["heard_s"] / job["lease_s"] for job in now["jobs"] for rank in job["ranks"]]
             for member in members:
                 assert member.process.poll() is None, f"after {seconds - (end - time.monotonic()):.0f} s: {member.text()}"
@@ -251,7 +242,7 @@ def test_reload():
             for member in refused:
                 assert "tenant blue has 1 of 1 jobs" in member.error()[3]
         wait_for_sums(daemon, "old", 10)
-        assert status(daemon)["limits"]["slots"] == 512
+        assert e2e.status(daemon.address)["limits"]["slots"] == 512
         for member in running + blue:
             assert member.process.poll() is None, member.text()
 

@@ -4,7 +4,6 @@
 left out is said."""
 import contextlib
 import fcntl
-import json
 import os
 import pty
 import re
@@ -39,9 +38,7 @@ class Daemon:
         self.port = int(self.address.rsplit(":", 1)[1])
 
     def status(self):
-        out = subprocess.run([e2e.SWITCHML, "status", "--json", self.address], env=e2e.environment(), check=True,
-                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=20 * e2e.PATIENCE).stdout
-        return json.loads(out)
+        return e2e.status(self.address)
 
     def expect_heeds(self, number):
         self.process.send_signal(number)
