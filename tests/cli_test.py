@@ -54,6 +54,21 @@ def test_keys_are_made():
     assert "cannot write" in run("sh", "-c", f"{SWITCHML} genkey > /dev/full", status=1)[1]
 
 
+def test_a_key_for_which_there_is_no_room_leaves_nothing():
+    """A file with half a key, or an empty one, would be refused by the daemon, and by the next genkey."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "keys")
+        for kib, before in ((0, None), (1, "a " + 32 * "1" + "\n#" + 960 * "x" + "\n")): # room for some bytes of the key
+            if before:
+                with open(path, "w", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+                    file.write(before)
+            said = run("bash", "-c", f'ulimit -f {kib}; exec "$@"', "-", SWITCHML, "genkey", "bob", path, status=1)[1]
+            assert f"cannot write {path}: File too large" in said, said
+            assert os.path.exists(path) == bool(before)
+        with open(path, encoding="utf-8") as file:
+            assert file.read() == before
+
+
 def test_daemon_with_keys_leaves_no_core():
     """The kernel neither dumps it nor lets its own user look into it: what is in /proc of it is root's."""
     nobody = 65534

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "aggd/key_reader.h"
+#include "base/fd.h"
 #include "base/options.h"
 
 #define ERROR_BYTES 4608u /* a path and a sentence */
@@ -42,8 +43,9 @@ static bool make_line(const char *name, char line[LINE_BYTES], char *error, size
 }
 
 /* Opens the file at its end, a new one for its owner only; -1: error says why. */
-static int open_file(const struct options *o, char *error, size_t error_bytes) {
+static int open_file(const struct options *o, bool *is_new, char *error, size_t error_bytes) {
   int fd = open(o->file, O_WRONLY | O_APPEND | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+  *is_new = fd >= 0;
   if (fd >= 0) return fd;
   uint32_t num_keys;
   struct sml_key_entry *keys = errno == EEXIST ? sml_keys_read(o->file, &num_keys, error, error_bytes) : NULL;
@@ -60,22 +62,31 @@ static int open_file(const struct options *o, char *error, size_t error_bytes) {
   return fd;
 }
 
-/* After a last line without an end, which becomes two, the key has a line of its own. */
+/* After a last line without an end, which becomes two, the key has a line of its own. If there is no room for all of
+ * it, nothing of it stays: the daemon takes no file that has half a key. */
 static bool append(int fd, const char *line) {
   char text[LINE_BYTES + 1], last = '\n';
   const off_t end = lseek(fd, 0, SEEK_END);
-  if (end > 0 && pread(fd, &last, 1, end - 1) != 1) return false;
+  if (end < 0 || (end > 0 && pread(fd, &last, 1, end - 1) != 1)) return false;
   const int num_bytes = snprintf(text, sizeof text, "%s%s", last == '\n' ? "" : "\n", line);
-  const bool is_written = write(fd, text, (size_t)num_bytes) == num_bytes && fsync(fd) == 0;
+  ssize_t done = 0, num_written = 0;
+  for (; done < num_bytes && num_written >= 0; done += num_written)
+    num_written = sml_fd_write_quietly(fd, text + done, (size_t)(num_bytes - done));
+  const bool is_written = num_written >= 0 && fsync(fd) == 0;
+  const int why = errno;
   explicit_bzero(text, sizeof text);
-  return is_written;
+  if (is_written) return true;
+  if (ftruncate(fd, end) == 0) errno = why;
+  return false;
 }
 
 static bool add_to_file(const struct options *o, const char *line, char *error, size_t error_bytes) {
-  const int fd = open_file(o, error, error_bytes);
+  bool is_new;
+  const int fd = open_file(o, &is_new, error, error_bytes);
   if (fd < 0) return false;
   const bool is_written = append(fd, line);
   if (!is_written) snprintf(error, error_bytes, "cannot write %s: %s", o->file, strerror(errno));
+  if (!is_written && is_new) (void)unlink(o->file);
   close(fd);
   return is_written;
 }
