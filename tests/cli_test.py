@@ -159,7 +159,11 @@ def test_an_address_that_is_none_is_wrong_usage():
     for command in ("status", "top", "conform"):
         assert "HOST:PORT" in run(SWITCHML, command, status=2)[1]
         run(SWITCHML, command, "127.0.0.1:x", status=2)
-    run(SWITCHML, "status", "127.0.0.1:1", status=1) # one that does not answer
+    assert "HOST:PORT" in run(SWITCHML, "evict", "train", status=2)[1]
+    run(SWITCHML, "evict", "train", "127.0.0.1:1,127.0.0.1:x,127.0.0.1:1", status=2)
+    run(SWITCHML, "evict", "train", "127.0.0.1:1", status=2, SWITCHML_KEY_FILE="/nowhere")
+    for command in (["status"], ["evict", "train"]):
+        run(SWITCHML, *command, "127.0.0.1:1", status=1) # one that does not answer
 
 
 def test_a_processor_that_is_not_there_is_named():

@@ -173,7 +173,7 @@ def test_a_job_is_ended_by_hand():
             assert code == -14 and detail.startswith(
                 "job 'stuck' was ended by hand at the aggregator, from 127.0.0.1: it holds all slots"), detail
         e2e.wait_until(lambda: "job_aborted" in daemon.text(), "the end of the job is logged")
-        assert evict()[0] == 2 and evict("stuck")[0] == 1 and evict("stuck", "127.0.0.1:1")[0] == 1
+        assert evict()[0] == 2 and evict("stuck")[0] == 2 and evict("stuck", "127.0.0.1:1")[0] == 1
 
 
 def test_with_keys_a_job_is_ended_by_its_key():

@@ -10,7 +10,7 @@
 #define PATIENCE_NS (5 * SML_NS_PER_S)
 #define MAX_REASON_BYTES 256u
 
-enum { FAILED = 1, NO_JOB = 4 };
+enum { FAILED = 1, USAGE = 2, NO_JOB = 4 };
 
 struct options {
   const char *job, *address; /* as they stand */
@@ -47,9 +47,10 @@ static int evict_at(const char *address, const struct options *o) {
   char error[512];
   struct sml_exchange *x = calloc(1, sizeof *x);
   if (!x || !sml_status_source_open(&source, address, error, sizeof error)) {
+    const int result = x ? USAGE : FAILED;
     fprintf(stderr, "switchml: evict: %s\n", x ? error : "out of memory");
     free(x);
-    return FAILED;
+    return result;
   }
   int result = 0;
   if (evict(x, &source, o)) {
@@ -87,7 +88,7 @@ int sml_evict_run(int argc, char **argv) {
     const size_t num_bytes = addresses ? strcspn(addresses, ",") : 0;
     snprintf(address, sizeof address, "%.*s", (int)num_bytes, addresses ? addresses : "");
     const int is = evict_at(address[0] ? address : NULL, &options);
-    if (result == 0 || is == FAILED) result = is;
+    if (result == 0 || is == USAGE || (is == FAILED && result != USAGE)) result = is;
     addresses = addresses && addresses[num_bytes] == ',' ? addresses + num_bytes + 1 : NULL;
   } while (addresses);
   return fflush(stdout) == 0 ? result : FAILED;
