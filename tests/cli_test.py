@@ -159,6 +159,8 @@ def test_an_address_that_is_none_is_wrong_usage():
     for command in ("status", "top", "conform"):
         assert "HOST:PORT" in run(SWITCHML, command, status=2)[1]
         run(SWITCHML, command, "127.0.0.1:x", status=2)
+        said = run(SWITCHML, command, status=2, SWITCHML_AGGREGATOR="127.0.0.1:1,127.0.0.1:2")[1] # as ranks have it
+        assert "'127.0.0.1:1,127.0.0.1:2' are several aggregators: give the HOST:PORT of one" in said, said
     assert "HOST:PORT" in run(SWITCHML, "evict", "train", status=2)[1]
     run(SWITCHML, "evict", "train", "127.0.0.1:1,127.0.0.1:x,127.0.0.1:1", status=2)
     run(SWITCHML, "evict", "train", "127.0.0.1:1", status=2, SWITCHML_KEY_FILE="/nowhere")

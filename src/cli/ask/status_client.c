@@ -39,6 +39,10 @@ bool sml_status_source_open(struct sml_status_source *source, const char *addres
     snprintf(error, error_bytes, "no aggregator is named: give HOST:PORT, or set SWITCHML_AGGREGATOR");
     return false;
   }
+  if (strchr(address, ',')) {
+    snprintf(error, error_bytes, "'%.128s' are several aggregators: give the HOST:PORT of one", address);
+    return false;
+  }
   snprintf(source->text, sizeof source->text, "%s", address);
   return sml_addr_parse(address, 48879, &source->addr, error, error_bytes) &&
          sml_status_read_key(source, error, error_bytes);
