@@ -151,6 +151,29 @@ def test_a_number_used_again_keeps_its_events_apart():
         assert len(of["idle-carol"]) + len(of["tr"]) == len([e for e in every if "job" in e]), len(every)
 
 
+def test_what_two_dumps_have_is_shown_once():
+    """The second has what the first had, but for what was overwritten since: then the first has more."""
+    for num_events, is_overwritten in (("65536", False), ("64", True)):
+        with tempfile.TemporaryDirectory(prefix="switchml-trace-") as folder, \
+                e2e.Daemon("--trace-dir", folder, "--trace", "all", "--trace-events", num_events) as daemon:
+            with real.job(daemon.address, 2, MEMBER_JOB="tr", MEMBER_OPERATIONS=3, MEMBER_ELEMENTS=1000) as members:
+                for member in members:
+                    member.wait_for("done")
+            for number in range(2):
+                daemon.process.send_signal(signal.SIGUSR1)
+                e2e.wait_until(lambda of=number: glob.glob(f"{folder}/switchmld-*-{of}.trace"), "the daemon wrote a trace")
+                with real.job(daemon.address, 2, MEMBER_JOB=f"tr{number}", MEMBER_OPERATIONS=300, MEMBER_ELEMENTS=1000) as members:
+                    for member in members:
+                        member.wait_for("done")
+            first, second = sorted(glob.glob(f"{folder}/switchmld-*.trace"))
+            alone = [events(first), events(second)]
+            for files in ((first, second), (second, first), (first, second, second)):
+                both = [(e["event"], e.get("job"), e.get("slot"), e.get("rank"), e.get("phase")) for e in events(*files)]
+                assert len(alone[1]) <= len(both) < len(alone[0]) + len(alone[1]), (files, len(both), [len(a) for a in alone])
+                assert (len(both) > len(alone[1])) == is_overwritten, (files, len(both), [len(a) for a in alone])
+                assert len([e for e in both if e[:2] == ("job_started", "tr")]) == 1, both
+
+
 def test_a_busy_job_leaves_the_events_of_others():
     """Many times what the recorders hold is written for one job, between two looks at another."""
     with tempfile.TemporaryDirectory(prefix="switchml-trace-") as folder, \

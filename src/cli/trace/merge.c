@@ -5,7 +5,7 @@
 #include "cli/trace/trace.h"
 
 struct cursor {
-  uint32_t input, source, next;
+  uint32_t input, source, next, end;
   uint64_t time_ns; /* of the next */
 };
 
@@ -42,6 +42,45 @@ static void sink(struct sml_trace_merge *m, uint32_t i) {
   }
 }
 
+/* ---- dumps of one process: its recorders still have what an earlier dump has, which is to be shown once ---- */
+
+static bool is_same_text(struct sml_trace_text a, struct sml_trace_text b) {
+  return a.num_bytes == b.num_bytes && memcmp(a.bytes, b.bytes, a.num_bytes) == 0;
+}
+
+/* The next dump of the process of input i; NULL: there is none. */
+static const struct sml_trace_file *find_next_dump(const struct sml_trace_input *inputs, uint32_t num_inputs,
+                                                   uint32_t i) {
+  const struct sml_trace_file *file = &inputs[i].file, *next = NULL;
+  for (uint32_t k = 0; k < num_inputs; k++) {
+    const struct sml_trace_file *other = &inputs[k].file;
+    if (k == i || other->pid != file->pid || !is_same_text(other->host, file->host) ||
+        !is_same_text(other->program, file->program))
+      continue;
+    if (other->monotonic_ns < file->monotonic_ns || (other->monotonic_ns == file->monotonic_ns && k < i)) continue;
+    if (next == NULL || other->monotonic_ns < next->monotonic_ns) next = other;
+  }
+  return next;
+}
+
+/* How many of a source's records come before those that the next dump has. Both count from the first that the recorder
+ * ever took; if the first that both should have differs, the sources are of two processes that had one number. */
+static uint32_t count_shown(const struct sml_trace_file *file, const struct sml_trace_file_source *s,
+                            const struct sml_trace_file *next) {
+  for (uint32_t k = 0; next != NULL && k < next->num_sources; k++) {
+    const struct sml_trace_file_source *n = &next->sources[k];
+    if (n->lane != s->lane || !is_same_text(n->name, s->name)) continue;
+    const uint64_t first = sml_max_u64(s->num_lost, n->num_lost);
+    if (first - s->num_lost >= s->num_records || first - n->num_lost >= n->num_records) continue;
+    if (s->num_records - (first - s->num_lost) > n->num_records - (first - n->num_lost)) continue;
+    struct sml_record of_file, of_next;
+    sml_trace_read(file, s, (uint32_t)(first - s->num_lost), &of_file);
+    sml_trace_read(next, n, (uint32_t)(first - n->num_lost), &of_next);
+    if (memcmp(&of_file, &of_next, sizeof of_file) == 0) return (uint32_t)(first - s->num_lost);
+  }
+  return s->num_records;
+}
+
 struct sml_trace_merge *sml_trace_merge_begin(const struct sml_trace_input *inputs, uint32_t num_inputs) {
   struct sml_trace_merge *m = calloc(1, sizeof *m);
   uint32_t num_sources = 0;
@@ -53,11 +92,12 @@ struct sml_trace_merge *sml_trace_merge_begin(const struct sml_trace_input *inpu
   m->inputs = inputs;
   m->first_ns = UINT64_MAX;
   for (uint32_t i = 0; i < num_inputs; i++) {
+    const struct sml_trace_file *next = find_next_dump(inputs, num_inputs, i);
     for (uint32_t s = 0; s < inputs[i].file.num_sources; s++) {
-      const uint32_t num_records = inputs[i].file.sources[s].num_records;
+      const uint32_t num_records = count_shown(&inputs[i].file, &inputs[i].file.sources[s], next);
       if (num_records == 0) continue;
       struct cursor *c = &m->heap[m->num_cursors++];
-      *c = (struct cursor){.input = i, .source = s};
+      *c = (struct cursor){.input = i, .source = s, .end = num_records};
       c->time_ns = time_at(m, c, 0);
       m->first_ns = sml_min_u64(m->first_ns, c->time_ns);
       m->last_ns = sml_max_u64(m->last_ns, time_at(m, c, num_records - 1));
@@ -115,7 +155,7 @@ bool sml_trace_merge_next(struct sml_trace_merge *m, const struct sml_trace_filt
     sml_trace_read(file, item->origin, c->next, &item->record);
     item->event = item->record.event < file->num_events ? &file->events[item->record.event] : NULL;
     item->job = sml_trace_find_job(file, &item->record);
-    if (++c->next < item->origin->num_records) c->time_ns = time_at(m, c, c->next);
+    if (++c->next < c->end) c->time_ns = time_at(m, c, c->next);
     else m->heap[0] = m->heap[--m->num_cursors];
     sink(m, 0);
     if (passes(filter, item)) return true;
