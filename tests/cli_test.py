@@ -216,6 +216,19 @@ def test_lines_that_are_none_do_not_hide_others():
         assert len(said) == 4, said
 
 
+def test_options_that_do_not_go_together_are_found_before_the_start():
+    with tempfile.TemporaryDirectory() as folder:
+        keys, path = os.path.join(folder, "keys"), os.path.join(folder, "conf")
+        run(SWITCHML, "genkey", "a", keys)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(f"switch-format = 32\n[tenant a]\nkey-file = {keys}\n")
+        for arguments, where, which in ((["--config", path], f"{path}:1: switch-format", "key-file"),
+                                        (["--switch-format", "32", "--key-file", keys], "--switch-format", "key-file"),
+                                        (["--switch-format", "32", "--multicast", "239.192.7.0"], "--switch-format", "multicast")):
+            said = run(SWITCHMLD, *arguments, "--check-config", status=2)[1]
+            assert f"switchmld: {where}: in switch format there are neither" in said and f"leave {which} away" in said, said
+
+
 def test_a_tofino_is_said_to_be_untried():
     """By --help, and by a daemon that starts with one, whether the switch answers or not."""
     assert "a Tofino (never run on one)" in " ".join(run(SWITCHMLD, "--help")[0].split())

@@ -300,6 +300,9 @@ static bool finish(struct reading *r) {
   if (!sml_faults_parse(getenv("SWITCHML_FAULTS"), &s->aggd.faults, reason, sizeof reason))
     is_fine = fail(r, STATUS_USAGE, "SWITCHML_FAULTS: %s", reason);
   if (s->key_file && !add_keys(r, s->key_file, NULL, place_of(s, "key-file", place, sizeof place))) is_fine = false;
+  if (s->aggd.packet_lanes > 0 && (r->num_keys > 0 || s->multicast))
+    is_fine = fail(r, STATUS_USAGE, "%s: in switch format there are neither keys nor multicast: leave %s away",
+                   place_of(s, "switch-format", place, sizeof place), r->num_keys > 0 ? "key-file" : "multicast");
   s->aggd.keys = s->keys;
   s->aggd.num_keys = r->num_keys;
   s->aggd.tenants = s->tenants;
