@@ -330,8 +330,9 @@ static void find_narrow(struct sml_doctor *d, const struct sml_doctor_target *t,
                     t->path_bytes, MIN_CHUNK_BYTES + job_overhead_bytes(t), way);
   else
     sml_doctor_find(d, SML_DOCTOR_MTU, "mtu", SML_FINDING_WARNING, values, advice,
-                    "MTU %u here, but the path carries %u only (datagrams of %u bytes, chunks of %u)%s", mtu, path_mtu,
-                    t->path_bytes, (t->path_bytes - job_overhead_bytes(t)) & ~3u, way);
+                    "MTU %u here, but the path carries %u only (datagrams of %u bytes; a job, which tries only a few "
+                    "sizes, may have smaller ones)%s",
+                    mtu, path_mtu, t->path_bytes, way);
 }
 
 bool sml_doctor_check_mtu(struct sml_doctor *d, struct sml_doctor_target *t) {
