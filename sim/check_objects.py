@@ -32,7 +32,7 @@ UNREACHED = re.compile(r"^(process/(.*_)?log\.c\.o$|base/(.*_)?(fd|options|write
 HARMLESS = re.compile(
     r"^(mem\w+|str(c|n|l|r|s|t|e|p)\w+|stpcpy|explicit_bzero|v?snprintf|__(mem|str|v?sn)\w+_chk|__isoc\d+_\w+"
     r"|sig(fill|empty|add)set|pthread_(cond|mutex)?attr_\w+|pthread_(once|atfork|setcancelstate)"
-    r"|qsort|madvise|geteuid|getaddrinfo|freeaddrinfo|gai_strerror|inet_ntop|inet_pton"
+    r"|qsort|madvise|geteuid|fgetxattr|getaddrinfo|freeaddrinfo|gai_strerror|inet_ntop|inet_pton"
     r"|stderr|__errno_location|__tls_get_addr|_GLOBAL_OFFSET_TABLE_|__stack_chk_fail|__cpu_\w+"
     r"|__(asan|ubsan|tsan|sanitizer|gcov|llvm)_\w+|mangle_path|sml_\w+|sim_\w+)$")
 MEMBERS_OF_EACH = ("core", "quant", "ctl", "engine", "aggd", "process", "meet", "lib")

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include "base/fd.h"
@@ -23,12 +24,30 @@ static bool read_all(int fd, char *text, size_t room_bytes, size_t *num_bytes_ou
   return true;
 }
 
+/* An access control list as Linux hands it out, little-endian: version:32, then tag:16 rights:16 user:32 of each entry.
+ * Longer ones are none of ours. */
+enum { ACL_VERSION = 2, ACL_ENTRIES = 8, ACL_OWNER = 1, ACL_USER = 2, ACL_MASK = 16 };
+
+/* Whether a list lets nobody but the owner and our user in. The bits of the group are the list's mask then: systemd
+ * hands out credentials as root's, with mode 440 and such a list. */
+static bool is_ours_by_list(int fd) {
+  uint8_t list[4 + 8 * ACL_ENTRIES];
+  const ssize_t num_bytes = fgetxattr(fd, "system.posix_acl_access", list, sizeof list);
+  if (num_bytes < 4 || list[0] != ACL_VERSION) return false;
+  for (const uint8_t *entry = list + 4; entry + 8 <= list + num_bytes; entry += 8) {
+    const uint32_t user = entry[4] | (uint32_t)entry[5] << 8 | (uint32_t)entry[6] << 16 | (uint32_t)entry[7] << 24;
+    const bool is_ours = entry[0] == ACL_OWNER || entry[0] == ACL_MASK || (entry[0] == ACL_USER && user == geteuid());
+    if (!is_ours && entry[2] != 0) return false;
+  }
+  return true;
+}
+
 /* What speaks against the file, before a byte of it is read; NULL: nothing. */
-static const char *find_objection(const struct stat *st) {
+static const char *find_objection(int fd, const struct stat *st) {
   if (!S_ISREG(st->st_mode)) return "it is no regular file";
   if (st->st_uid != geteuid() && st->st_uid != 0)
     return "it is another user's, who may read and change it: run chown on it, and make new keys";
-  if (st->st_mode & (S_IRWXG | S_IRWXO))
+  if ((st->st_mode & S_IRWXO) || ((st->st_mode & S_IRWXG) && !is_ours_by_list(fd)))
     return "others than its owner may read or write it: run chmod 600 on it, and make new keys if somebody could";
   return st->st_size > SML_KEY_FILE_MAX_BYTES ? "it has more than 1 MiB" : NULL;
 }
@@ -61,7 +80,7 @@ struct sml_key_entry *sml_keys_read(const char *path, uint32_t *num_keys_out, ch
     return NULL;
   }
   struct sml_key_entry *keys = NULL;
-  const char *objection = find_objection(&st);
+  const char *objection = find_objection(fd, &st);
   if (objection) {
     snprintf(error, error_bytes, "key file %s is not used: %s", path, objection);
   } else {

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -97,6 +98,57 @@ static void test_owner(void **state) {
   unlink(path);
 }
 
+/* The owner and a user read, the owner's group and others as they are given. False: the file system has no lists. */
+static bool give_to(uint32_t user, uint16_t group_rights, uint16_t other_rights) {
+  const struct {
+    uint16_t tag, rights;
+    uint32_t user;
+  } entries[] = {{1, 4, UINT32_MAX},
+                 {2, 4, user},
+                 {4, group_rights, UINT32_MAX},
+                 {16, 4, UINT32_MAX}, /* the mask */
+                 {32, other_rights, UINT32_MAX}};
+  uint8_t list[4 + sizeof entries] = {2};
+  for (size_t i = 0; i < SML_ARRAY_LEN(entries); i++) {
+    uint8_t *entry = list + 4 + 8 * i;
+    entry[0] = (uint8_t)entries[i].tag;
+    entry[2] = (uint8_t)entries[i].rights;
+    for (uint32_t k = 0; k < 4; k++) entry[4 + k] = (uint8_t)(entries[i].user >> (8 * k));
+  }
+  unlink(path);
+  write_file(good, strlen(good), 0400);
+  return setxattr(path, "system.posix_acl_access", list, sizeof list, 0) == 0;
+}
+
+/* As systemd hands out credentials: root's, with mode 440, and a list that has the service's user. */
+static void test_lists(void **state) {
+  (void)state;
+  static const char refused[] =
+      "key file %s is not used: others than its owner may read or write it: run chmod 600 on it, and make new keys if "
+      "somebody could";
+  char error[512];
+  uint32_t num_keys;
+  struct stat st;
+  if (!give_to(geteuid(), 0, 0)) {
+    unlink(path);
+    SKIP_TEST("this file system has no access control lists");
+  }
+  assert_int_equal(stat(path, &st), 0);
+  assert_int_equal(st.st_mode & 0777, 0440);
+  struct sml_key_entry *keys = sml_keys_read(path, &num_keys, error, sizeof error);
+  assert_non_null(keys);
+  sml_keys_free(keys, num_keys);
+  assert_true(give_to(geteuid() + 1, 0, 0));
+  expect_error(refused);
+  assert_true(give_to(geteuid() + 256, 0, 0));
+  expect_error(refused);
+  assert_true(give_to(geteuid(), 4, 0));
+  expect_error(refused);
+  assert_true(give_to(geteuid(), 0, 4));
+  expect_error(refused);
+  unlink(path);
+}
+
 static void test_no_file(void **state) {
   (void)state;
   expect_error("cannot read key file %s: No such file or directory");
@@ -130,8 +182,13 @@ static void test_bad_lines_and_sizes(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_good_file), cmocka_unit_test(test_permissions), cmocka_unit_test(test_owner),
-      cmocka_unit_test(test_no_file),   cmocka_unit_test(test_other_kinds), cmocka_unit_test(test_bad_lines_and_sizes),
+      cmocka_unit_test(test_good_file),
+      cmocka_unit_test(test_permissions),
+      cmocka_unit_test(test_owner),
+      cmocka_unit_test(test_lists),
+      cmocka_unit_test(test_no_file),
+      cmocka_unit_test(test_other_kinds),
+      cmocka_unit_test(test_bad_lines_and_sizes),
   };
   return cmocka_run_group_tests(tests, set_up, tear_down);
 }
