@@ -208,6 +208,8 @@ def test_lines_that_are_none_do_not_hide_others():
         said = check(b"\xef\xbb\xbfslots\nlans = 2\nno = \0\n  # slots\n\n" + 300 * b"a" + b"\n[tenant x ; no end]\njobs = 0\n"
                      b"[tenant a]\njobs = 0\n\tjobs")
         assert [line[len(f"switchmld: {path}:"):].split(":")[0] for line in said] == ["1", "2", "3", "3", "6", "7", "10", "11"], said
+        said = check(b"[tenant a] jobs = 8\n[tenant b] ; fine\njobs = 0\n[tenant c] # this too\njobs = 0\n")
+        assert len(said) == 3 and f"{path}:1: behind a section's ]" in said[0], said
         said = check(b"slots\n" * 20)
         assert len(said) == 20 and "more" not in said[-1], said
         said = check(b"slots\n" * 2000)

@@ -79,6 +79,12 @@ static void begin_section(struct reader *r, const char *line) {
     note_problem(r, "the name of the section is too long");
     return;
   }
+  const char *rest = line + 2 + num_bytes;
+  rest += strspn(rest, " \t\n\v\f\r");
+  if (*rest && *rest != ';' && *rest != '#') {
+    note_problem(r, "behind a section's ] goes nothing but a comment");
+    return;
+  }
   r->is_lost = false;
   memcpy(section, line + 1, num_bytes);
   add_line(r, section, NULL, NULL);
