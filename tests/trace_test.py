@@ -174,6 +174,20 @@ def test_what_two_dumps_have_is_shown_once():
                 assert len([e for e in both if e[:2] == ("job_started", "tr")]) == 1, both
 
 
+def test_files_of_an_earlier_run_stay():
+    """In a container both may have had the number 1."""
+    with tempfile.TemporaryDirectory(prefix="switchml-trace-") as folder, e2e.Daemon("--trace-dir", folder) as daemon:
+        for number in (0, 2):
+            with open(f"{folder}/switchmld-{daemon.process.pid}-{number}.trace", "w", encoding="utf-8") as file:
+                file.write("of an earlier run")
+        for number in (1, 3):
+            daemon.process.send_signal(signal.SIGUSR1)
+            e2e.wait_until(lambda of=number: glob.glob(f"{folder}/switchmld-*-{of}.trace"), "the daemon wrote a trace")
+            assert trace(f"{folder}/switchmld-{daemon.process.pid}-{number}.trace") == "" # of a daemon without jobs
+        with open(f"{folder}/switchmld-{daemon.process.pid}-0.trace", encoding="utf-8") as file:
+            assert file.read() == "of an earlier run"
+
+
 def test_a_busy_job_leaves_the_events_of_others():
     """Many times what the recorders hold is written for one job, between two looks at another."""
     with tempfile.TemporaryDirectory(prefix="switchml-trace-") as folder, \

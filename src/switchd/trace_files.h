@@ -7,7 +7,8 @@
 struct sml_trace_files {
   const char *folder;     /* NULL: no files */
   _Atomic bool is_wanted; /* a job was aborted */
-  uint32_t num_written, num_unasked;
+  uint32_t number;        /* of the next file */
+  uint32_t num_unasked;
   uint64_t last_unasked_ns;
 };
 
