@@ -117,6 +117,25 @@ def test_lease_and_wait_have_an_operators_limit():
         assert kind == "REFUSE" and "rank 1 of 2 has not joined within 1 s, the aggregator's limit" in values["detail"], values
 
 
+def test_who_finds_no_room_is_told_and_logged():
+    with e2e.Daemon("--max-connections", "2") as daemon:
+        members = [peer.Member(daemon.port, rank, 2) for rank in range(2)]
+        for member in members:
+            kind, member.welcome = answer(member)
+            assert kind == "WELCOME", member.welcome
+            member.say_probed()
+        for member in members:
+            member.hear_start()
+        for _ in range(3):
+            kind, values = answer(peer.Member(daemon.port, 0, 2, job_name="more"))
+            assert kind == "REFUSE" and "raise --max-connections there" in values["detail"], (kind, values)
+        e2e.wait_until(lambda: "connections_full" in daemon.text(), "that there is no room is logged")
+        lines = re.findall(r"connections_full \"127\.0\.0\.1:\d+ found no room \(--max-connections\); (\d+) such", daemon.text())
+        assert lines and lines[0] == "1", daemon.text()
+        for member in members:
+            member.close()
+
+
 def test_networks_that_are_let_in():
     with tempfile.TemporaryDirectory() as folder:
         write(f"{folder}/conf", "allow = 127.0.0.2\nallow = 127.0.1.0/24\n")

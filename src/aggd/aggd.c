@@ -216,21 +216,26 @@ static void refuse_at_the_door(int fd, const char *text) {
   if (send(fd, frame, num_bytes, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) return; /* it sees the close */
 }
 
-/* It hears its own address, which is all that a stranger is told; the log has one of them a second. */
+/* The log has one of them a second. */
+static void note_turned_away(struct sml_aggd *a, struct turned_away *t, const char *name, const struct sml_addr *from,
+                             const char *why) {
+  char peer[SML_PEER_BYTES], text[256];
+  t->num++;
+  if (t->noted_ns != 0 && a->now_ns - t->noted_ns < SML_NS_PER_S) return;
+  sml_addr_format(from, peer, sizeof peer);
+  snprintf(text, sizeof text, "%s %s; %llu such connections", peer, why, (unsigned long long)t->num);
+  const struct sml_aggd_note note = {.name = name, .is_warning = true, .job_name = "", .key_name = "", .text = text};
+  if (a->options.on_note) a->options.on_note(a->options.user, &note);
+  *t = (struct turned_away){.noted_ns = a->now_ns};
+}
+
+/* It hears its own address, which is all that a stranger is told. */
 static void keep_out(struct sml_aggd *a, int fd, const struct sml_addr *from) {
   char peer[SML_PEER_BYTES], text[256];
   sml_addr_format(from, peer, sizeof peer);
   snprintf(text, sizeof text, "the aggregator takes no connection from %s: ask its operator for --allow", peer);
   refuse_at_the_door(fd, text);
-  a->num_kept_out++;
-  if (a->kept_out_noted_ns != 0 && a->now_ns - a->kept_out_noted_ns < SML_NS_PER_S) return;
-  snprintf(text, sizeof text, "%s is in no network of --allow; %llu such connections", peer,
-           (unsigned long long)a->num_kept_out);
-  const struct sml_aggd_note note = {
-      .name = "host_not_allowed", .is_warning = true, .job_name = "", .key_name = "", .text = text};
-  if (a->options.on_note) a->options.on_note(a->options.user, &note);
-  a->kept_out_noted_ns = a->now_ns;
-  a->num_kept_out = 0;
+  note_turned_away(a, &a->kept_out, "host_not_allowed", from, "is in no network of --allow");
 }
 
 static void watch_listener(struct sml_aggd *a, bool is_watched) {
@@ -295,7 +300,10 @@ static bool accept_one(struct sml_aggd *a) {
   int one = 1;
   struct epoll_event event = {.events = EPOLLIN, .data.u32 = i};
   if (i == a->options.max_connections || epoll_ctl(a->epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0) {
-    refuse_at_the_door(fd, "the aggregator has no room for another connection");
+    refuse_at_the_door(fd,
+                       "the aggregator has no room for another connection: wait for a job to end, or raise "
+                       "--max-connections there");
+    note_turned_away(a, &a->without_room, "connections_full", &addr, "found no room (--max-connections)");
     close(fd);
     return true;
   }

@@ -43,6 +43,11 @@ struct conn_buffers {
   uint8_t out[OUT_BYTES];
 };
 
+/* What was turned away for one reason since the log had it last. */
+struct turned_away {
+  uint64_t noted_ns, num;
+};
+
 struct sml_aggd {
   struct sml_aggd_options options;
   struct sml_lanes *lanes;
@@ -59,7 +64,7 @@ struct sml_aggd {
   struct sml_addr addr;
   uint64_t accept_paused_until_ns; /* 0: not paused */
   uint64_t now_ns, watch_at_ns;
-  uint64_t kept_out_noted_ns, num_kept_out; /* connections from networks that are not allowed, since that */
+  struct turned_away kept_out, without_room; /* connections: from networks that are not allowed; when all are taken */
   struct sml_answers answers;
   pthread_t thread;
   bool is_running;
