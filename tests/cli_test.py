@@ -47,6 +47,9 @@ def test_keys_are_made():
         link = os.path.join(folder, "link")
         os.symlink(os.path.join(folder, "nothing"), link)
         run(SWITCHML, "genkey", "bob", link, status=1)
+        os.unlink(link)
+        os.symlink(path, link)
+        assert "it is a symbolic link: name the file itself" in run(SWITCHML, "genkey", "carol", link, status=1)[1]
         os.chmod(path, 0o644)
         assert "chmod 600" in run(SWITCHML, "genkey", "carol", path, status=1)[1]
     assert "is no name" in run(SWITCHML, "genkey", "two words", status=1)[1]

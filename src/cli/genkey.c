@@ -58,7 +58,9 @@ static int open_file(const struct options *o, bool *is_new, char *error, size_t 
     return -1;
   }
   fd = open(o->file, O_RDWR | O_APPEND | O_NOFOLLOW | O_CLOEXEC);
-  if (fd < 0) snprintf(error, error_bytes, "cannot write %s: %s", o->file, strerror(errno));
+  if (fd < 0)
+    snprintf(error, error_bytes, "cannot write %s: %s", o->file,
+             errno == ELOOP ? "it is a symbolic link: name the file itself" : strerror(errno));
   return fd;
 }
 
