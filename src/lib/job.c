@@ -328,7 +328,6 @@ void sml_job_destroy(sml_job *job) {
   pthread_cond_destroy(&job->changed);
   pthread_mutex_destroy(&job->lock);
   sml_recorder_destroy(job->recorder);
-  free(job->dump_path);
   free(job);
 }
 

@@ -35,8 +35,7 @@ struct sml_job {
   pthread_cond_t changed; /* CLOCK_MONOTONIC */
   struct sml_recorder *recorder;
   _Atomic uint16_t trace_numbers[SML_MAX_SHARDS]; /* the aggregators' numbers of the job; the control thread's */
-  char *dump_path;          /* the control thread is to write the job's trace there; NULL: no */
-  bool is_dump_due;         /* and is not done with it */
+  bool is_dump_due;         /* the control thread is to write the job's trace, and is not done with it */
   size_t told_detail_bytes; /* of the error's detail, for the others: without where the trace is */
   /* What the job is in, and all that it decides by. What concerns starts is changed by the control thread alone. */
   struct sml_member_job state;

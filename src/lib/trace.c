@@ -17,7 +17,7 @@
 #define MAX_DUMPS 32u
 #define AWAIT_DUMP_NS (1 * SML_NS_PER_S) /* a disk that takes longer: the error comes without where the trace is */
 
-static _Atomic uint32_t num_dumps;
+static _Atomic uint32_t num_dumps, next_number;
 
 void sml_job_record_locked(const struct sml_job *job, struct sml_record record, uint64_t now_ns) {
   record.time_ns = now_ns;
@@ -213,28 +213,26 @@ static sml_status dump_context(struct sml_context *context, const char *path, co
 }
 
 /* FOLDER/switchml-JOB-rankR-PID-N.trace: no two dumps have one name, and none leaves the folder. */
-static bool make_path(const struct sml_job *job, char *path, size_t path_bytes) {
+/* A name that no file has: in containers the processes of all runs may have the same number. False: it is too long. */
+static bool find_path(const struct sml_job *job, char *path, size_t path_bytes) {
   char name[SML_JOB_NAME_BYTES];
-  const uint32_t number = atomic_fetch_add_explicit(&num_dumps, 1, memory_order_relaxed);
-  if (number >= MAX_DUMPS) return false;
   snprintf(name, sizeof name, "%s", job->state.name);
   for (char *c = name; *c != 0; c++)
     if (!((*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') || (*c >= '0' && *c <= '9') || *c == '-')) *c = '_';
-  return (size_t)snprintf(path, path_bytes, "%s/switchml-%s-rank%u-%ld-%u.trace", job->context->settings.trace_folder,
-                          name, job->state.rank, (long)getpid(), number) < path_bytes;
+  do {
+    const uint32_t number = atomic_fetch_add_explicit(&next_number, 1, memory_order_relaxed);
+    if ((size_t)snprintf(path, path_bytes, "%s/switchml-%s-rank%u-%ld-%u.trace", job->context->settings.trace_folder,
+                         name, job->state.rank, (long)getpid(), number) >= path_bytes)
+      return false;
+  } while (access(path, F_OK) == 0);
+  return true;
 }
 
 void sml_job_want_dump_locked(struct sml_job *job) {
   const struct sml_settings *s = &job->context->settings;
   job->told_detail_bytes = strlen(job->state.error.detail);
   if (s->trace_folder[0] == 0 || s->trace_level == SML_TRACE_OFF || job->engines == NULL) return;
-  job->dump_path = malloc(SML_TRACE_PATH_BYTES);
-  if (job->dump_path == NULL || !make_path(job, job->dump_path, SML_TRACE_PATH_BYTES)) {
-    free(job->dump_path);
-    job->dump_path = NULL;
-    return;
-  }
-  job->is_dump_due = true;
+  job->is_dump_due = atomic_fetch_add_explicit(&num_dumps, 1, memory_order_relaxed) < MAX_DUMPS;
 }
 
 void sml_job_await_dump_locked(struct sml_job *job) {
@@ -254,21 +252,21 @@ static void say_where(struct sml_job *job, const char *path) {
 }
 
 void sml_job_dump_if_wanted(struct sml_job *job) {
+  char path[SML_TRACE_PATH_BYTES], reason[128];
   pthread_mutex_lock(&job->lock);
-  char *path = job->dump_path;
-  job->dump_path = NULL;
+  const bool is_due = job->is_dump_due;
   const sml_status status = job->state.error.status;
   pthread_mutex_unlock(&job->lock);
-  if (path == NULL) return;
-  char reason[128];
+  if (!is_due) return;
   snprintf(reason, sizeof reason, "job %s failed: %s", job->state.name, sml_status_string(status));
-  if (dump_context(job->context, path, reason) == SML_OK) {
+  if (!find_path(job, path, sizeof path)) {
+    sml_job_log(job, SML_LIB_LOG_WARN, "no trace: the path of SWITCHML_TRACE_DIR is too long");
+  } else if (dump_context(job->context, path, reason) == SML_OK) {
     say_where(job, path);
     sml_job_log(job, SML_LIB_LOG_INFO, "trace in %s", path);
   } else {
     sml_job_log(job, SML_LIB_LOG_WARN, "no trace: %s", sml_error_detail());
   }
-  free(path);
   pthread_mutex_lock(&job->lock);
   job->is_dump_due = false;
   pthread_cond_broadcast(&job->changed);

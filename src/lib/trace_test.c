@@ -11,6 +11,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "lib/test_world.h"
@@ -305,6 +306,34 @@ static void a_trace_is_there_when_the_error_names_it(void **state) {
   world_stop(&w);
 }
 
+/* In a container the next run's process has the same number. */
+static void an_earlier_runs_trace_stays(void **state) {
+  (void)state;
+  struct world w;
+  struct stat st;
+  char path[600];
+  setenv("SWITCHML_TRACE_DIR", folder, 1);
+  world_init(&w, 2);
+  w.job_options.name = "again";
+  for (uint32_t rank = 0; rank < 2; rank++) {
+    for (uint32_t number = 0; number < 32; number++) {
+      snprintf(path, sizeof path, "%s/switchml-again-rank%u-%ld-%u.trace", folder, rank, (long)getpid(), number);
+      close(open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+    }
+  }
+  world_start(&w);
+  world_run(&w, abort_on_1);
+  world_stop(&w);
+  assert_int_equal(count_files(NULL, 0), 2 * 32 + 2);
+  for (uint32_t k = 0; k < 2; k++) {
+    const char *note = strstr(details[k], " (trace: ");
+    assert_non_null(note);
+    snprintf(path, sizeof path, "%.*s", (int)(strlen(note) - 10), note + 9);
+    assert_int_equal(stat(path, &st), 0);
+    assert_true(st.st_size > 0);
+  }
+}
+
 static void nothing_is_written_unasked(void **state) {
   (void)state;
   struct world w;
@@ -381,6 +410,7 @@ int main(void) {
       cmocka_unit_test_teardown(both_ends_name_the_late_rank, empty_folder),
       cmocka_unit_test_teardown(a_failed_job_leaves_a_trace_where_it_was_told_to, empty_folder),
       cmocka_unit_test_teardown(a_trace_is_there_when_the_error_names_it, empty_folder),
+      cmocka_unit_test_teardown(an_earlier_runs_trace_stays, empty_folder),
       cmocka_unit_test_teardown(nothing_is_written_unasked, empty_folder),
       cmocka_unit_test_teardown(a_trace_that_cannot_be_written_does_no_harm, empty_folder),
       cmocka_unit_test_teardown(an_idle_rank_writes_what_it_captured, empty_folder),
