@@ -264,7 +264,9 @@ sml_status sml_broadcast(sml_job *job, void *data, size_t num_bytes, uint32_t ro
   if (status != SML_OK) return status;
   if (num_bytes > PTRDIFF_MAX) return sml_fail(SML_ERR_INVALID_ARGUMENT, "num_bytes is %zu", num_bytes);
   if (data == NULL && num_bytes > 0) return sml_fail(SML_ERR_INVALID_ARGUMENT, "data is NULL");
-  const struct part part = make_root_part(sml_job_shape(job), BROADCAST, root, num_bytes);
+  struct part part = make_root_part(sml_job_shape(job), BROADCAST, root, num_bytes);
+  /* 5 to 8 bytes are as many lanes. */
+  if (num_bytes % LANE_BYTES != 0) part.key = sml_collective_mix(part.key, num_bytes);
   return copy_to_all(job, BROADCAST, &part, data, data, &o, operation_out);
 }
 

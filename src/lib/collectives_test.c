@@ -353,6 +353,8 @@ static void differ(struct rank *r) {
   else if (mistake == 1) status = sml_reduce(r->job, x, x, 16, SML_INT32, SML_SUM, r->rank, NULL, &op);
   else if (mistake == 2)
     status = sml_reduce_scatter(r->job, x, x + 32, 0, counts[r->rank], SML_INT32, SML_SUM, NULL, &op);
+  else if (mistake == 3) status = sml_broadcast(r->job, x, 61 + r->rank, 0, NULL, &op);
+  else if (mistake == 4) status = sml_broadcast(r->job, x, 63 + r->rank, 0, NULL, &op);
   else if (r->rank == 1) status = sml_barrier(r->job, NULL, &op);
   else status = sml_allreduce(r->job, x, x, 1, SML_INT32, SML_SUM, NULL, &op);
   expect_mismatch(r, finish(status, &op));
@@ -360,11 +362,11 @@ static void differ(struct rank *r) {
 
 static void calls_that_differ(void **state) {
   (void)state;
-  for (uint32_t i = 0; i < 8; i++) {
+  for (uint32_t i = 0; i < 12; i++) {
     struct world w;
     world_init(&w, 2);
-    mistake = i % 4;
-    w.job_options.no_shared_memory = i < 4;
+    mistake = i % 6;
+    w.job_options.no_shared_memory = i < 6;
     world_start(&w);
     world_run(&w, differ);
     world_stop(&w);
