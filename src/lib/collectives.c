@@ -262,7 +262,8 @@ sml_status sml_broadcast(sml_job *job, void *data, size_t num_bytes, uint32_t ro
   sml_status status = check_call(job, options, operation_out, &o);
   if (status == SML_OK) status = check_root(sml_job_shape(job), root);
   if (status != SML_OK) return status;
-  if (num_bytes > PTRDIFF_MAX) return sml_fail(SML_ERR_INVALID_ARGUMENT, "num_bytes is %zu", num_bytes);
+  if (num_bytes > PTRDIFF_MAX)
+    return sml_fail(SML_ERR_INVALID_ARGUMENT, "num_bytes is %zu: no buffer is that large", num_bytes);
   if (data == NULL && num_bytes > 0) return sml_fail(SML_ERR_INVALID_ARGUMENT, "data is NULL");
   struct part part = make_root_part(sml_job_shape(job), BROADCAST, root, num_bytes);
   /* 5 to 8 bytes are as many lanes. */

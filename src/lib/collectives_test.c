@@ -310,6 +310,8 @@ static void refuse(struct rank *r) {
   CHECK(r, sml_broadcast(job, x, 4, 2, NULL, &op) == SML_ERR_INVALID_ARGUMENT);
   CHECK(r, strstr(sml_error_detail(), "root is 2") != NULL);
   CHECK(r, sml_broadcast(job, NULL, 4, 0, NULL, &op) == SML_ERR_INVALID_ARGUMENT);
+  CHECK(r, sml_broadcast(job, x, SIZE_MAX, 0, NULL, &op) == SML_ERR_INVALID_ARGUMENT);
+  CHECK(r, strstr(sml_error_detail(), "no buffer is that large") != NULL);
   CHECK(r, sml_reduce(job, x, x, 4, SML_INT32, SML_AVG, 0, NULL, &op) == SML_ERR_UNSUPPORTED);
   CHECK(r, sml_reduce(job, x, x, 4, (sml_type)99, SML_SUM, 0, NULL, &op) == SML_ERR_INVALID_ARGUMENT);
   CHECK(r, sml_reduce(job, x, x, SIZE_MAX, SML_INT32, SML_SUM, 0, NULL, &op) == SML_ERR_INVALID_ARGUMENT);
