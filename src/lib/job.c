@@ -382,14 +382,11 @@ sml_status sml_job_error(sml_job *job, sml_error *error_out) {
   const sml_status checked = sml_job_check(job);
   if (checked != SML_OK) return checked;
   pthread_mutex_lock(&job->lock);
-  sml_job_await_dump_locked(job);
+  const sml_status status = sml_job_report_locked(job);
   const sml_error error = job->state.error;
   pthread_mutex_unlock(&job->lock);
-  if (error_out != NULL) {
-    const sml_status status = sml_error_copy(error_out, &error);
-    if (status != SML_OK) return status;
-  }
-  return error.status;
+  const sml_status copied = error_out != NULL ? sml_error_copy(error_out, &error) : SML_OK;
+  return copied != SML_OK ? copied : status;
 }
 
 sml_status sml_job_stats(sml_job *job, sml_stats *stats_out) {

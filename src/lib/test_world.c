@@ -163,7 +163,7 @@ void check_failed(struct rank *r, sml_status expected, sml_error *error_out) {
     if (status == SML_OK) usleep(10 * 1000);
   }
   CHECK(r, status == expected, "%d %s", status, error_out->detail);
-  CHECK(r, error_out->detail[0] != 0);
+  CHECK(r, error_out->detail[0] != 0 && strcmp(sml_error_detail(), error_out->detail) == 0, "%s", sml_error_detail());
   float x = 0;
   sml_operation *op;
   CHECK(r, sml_allreduce(r->job, &x, &x, 1, SML_FLOAT32, SML_SUM, NULL, &op) == expected && op == NULL);
