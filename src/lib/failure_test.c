@@ -114,8 +114,9 @@ static void abort_on_rank_0(struct rank *r) {
     return;
   }
   pthread_barrier_wait(&barrier);
-  CHECK(r, sml_job_abort(r->job, "the loss is NaN") == SML_OK);
+  CHECK(r, sml_job_abort(r->job, "the loss\nis NaN") == SML_OK);
   check_failed(r, SML_ERR_ABORTED, &error);
+  CHECK(r, strcmp(error.detail, "the loss is NaN") == 0, "%s", error.detail);
 }
 
 static void destroy_in_flight_on_rank_0(struct rank *r) {

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/text.h"
 #include "base/thread.h"
 #include "lib/exact_operation.h"
 #include "lib/operation.h"
@@ -368,6 +369,7 @@ sml_status sml_job_abort(sml_job *job, const char *why) {
   struct sml_ctl_abort failure =
       sml_member_failure(SML_ERR_ABORTED, "%s",
                       why != NULL && why[0] != 0 ? why : "sml_job_abort() was called without a reason");
+  sml_text_make_plain(failure.detail); /* one line, as the other ranks get it */
   failure.ranks[failure.num_ranks++] = (uint16_t)job->state.rank;
   pthread_mutex_lock(&job->lock);
   add_outstanding(job, &failure);
