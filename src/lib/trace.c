@@ -45,9 +45,9 @@ static void log_places(const struct sml_job *job) {
   const bool is_embedded = job->state.shards[0].process_rank != SML_MEMBER_OF_DAEMON;
   INFO(job, "rank %u of %u, %u %s; lease %.3g s, an operation has %.4g s, a lost aggregator is %s", job->state.rank,
        job->state.world_size, job->state.num_shards,
-       is_embedded             ? "of the hosts aggregate, as no aggregator is configured"
+       is_embedded                 ? "of the hosts aggregate, as no aggregator is configured"
        : job->state.num_shards > 1 ? "aggregators share it"
-                             : "aggregator",
+                                   : "aggregator",
        sml_seconds(join->lease_ns), sml_seconds(job->operation_timeout_ns),
        job->state.retry.retry_ns != 0 ? "waited for (retry)" : "an error (no retry)");
   for (uint32_t s = 0; s < sml_min_u32(job->state.num_shards, MAX_SHARDS_TOLD); s++) {
@@ -69,29 +69,23 @@ sml_slots_reason sml_job_find_slots_reason(const struct sml_job *job) {
 static const char *why_slots(const struct sml_job *job, char *text, size_t text_bytes) {
   const uint32_t share = job->shards[0].session.member.options.join.num_slots;
   switch (sml_job_find_slots_reason(job)) {
-    case SML_SLOTS_REASON_ASKED:
-      return "as num_slots or SWITCHML_SLOTS asks";
+    case SML_SLOTS_REASON_ASKED: return "as num_slots or SWITCHML_SLOTS asks";
     case SML_SLOTS_REASON_FEWER:
       if (job->state.start.num_slots < share)
         snprintf(text, text_bytes,
                  "fewer than the %u that num_slots or SWITCHML_SLOTS asks for, as chunks are long: "
-                 "at most 16 MiB a lane are on the way", job->num_slots_asked);
+                 "at most 16 MiB a lane are on the way",
+                 job->num_slots_asked);
       else
         snprintf(text, text_bytes, "%u aggregators share the %u that num_slots or SWITCHML_SLOTS asks for",
                  job->state.num_shards, job->num_slots_asked);
       return text;
-    case SML_SLOTS_REASON_USUAL:
-      return "the usual number";
-    case SML_SLOTS_REASON_PATH:
-      return "more than usual, as the round trip is long";
-    case SML_SLOTS_REASON_LOOPBACK:
-      return "fewer than usual, as all is on one host";
-    case SML_SLOTS_REASON_POOL:
-      return "fewer than usual, as the aggregator had no more to spare";
-    case SML_SLOTS_REASON_QUOTA:
-      return "fewer than usual, as the tenant's quota has no more";
-    case SML_SLOTS_REASON_NONE:
-      break;
+    case SML_SLOTS_REASON_USUAL: return "the usual number";
+    case SML_SLOTS_REASON_PATH: return "more than usual, as the round trip is long";
+    case SML_SLOTS_REASON_LOOPBACK: return "fewer than usual, as all is on one host";
+    case SML_SLOTS_REASON_POOL: return "fewer than usual, as the aggregator had no more to spare";
+    case SML_SLOTS_REASON_QUOTA: return "fewer than usual, as the tenant's quota has no more";
+    case SML_SLOTS_REASON_NONE: break;
   }
   return "for an unknown reason";
 }
@@ -123,8 +117,8 @@ static void log_memory(const struct sml_job *job) {
     INFO(job, "no shared memory: %s",
          (join->host[0] | join->host[1]) == 0
              ? "it is turned off here, or faults are made, or this process may not share any"
-         : job->state.retry.retry_ns != 0                 ? "retry is on"
-                                              : "no two ranks on one host, or another rank has turned it off");
+         : job->state.retry.retry_ns != 0 ? "retry is on"
+                                          : "no two ranks on one host, or another rank has turned it off");
   }
 }
 
@@ -138,8 +132,8 @@ static void log_multicast(const struct sml_job *job) {
       INFO(job, "results of %s come by multicast", session->member.options.aggregator);
     else if (s == 0)
       INFO(job, "results come by unicast: %s",
-           session->options.no_multicast      ? "multicast is turned off here"
-           : session->prober.hears_group      ? "another rank does not hear the group"
+           session->options.no_multicast ? "multicast is turned off here"
+           : session->prober.hears_group ? "another rank does not hear the group"
            : session->member.welcome.group[0] != 0 || session->member.welcome.group[1] != 0
                ? "this rank does not hear the aggregator's multicast group"
                : "the aggregator offers no multicast");
@@ -165,7 +159,9 @@ void sml_job_log_start(const struct sml_job *job) {
        member->is_keyed ? "packets are authenticated with key '" : "no key: packets are not authenticated",
        member->join.key_name, member->is_keyed ? "'" : "",
        (member->join.features & SML_FEATURE_CHECK) != 0 ? "on" : "off",
-       has_offload ? "on" : settings->no_offload ? "off (asked for)" : "off (the system has none)",
+       has_offload            ? "on"
+       : settings->no_offload ? "off (asked for)"
+                              : "off (the system has none)",
        settings->no_congestion_control ? "off (SWITCHML_CONGESTION, no_congestion_control)" : "on");
 }
 
