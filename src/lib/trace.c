@@ -4,7 +4,6 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "base/thread.h"
 #include "ctl/contributors.h"
@@ -209,19 +208,14 @@ static sml_status dump_context(struct sml_context *context, const char *path, co
 }
 
 /* FOLDER/switchml-JOB-rankR-PID-N.trace: no two dumps have one name, and none leaves the folder. */
-/* A name that no file has: in containers the processes of all runs may have the same number. False: it is too long. */
 static bool find_path(const struct sml_job *job, char *path, size_t path_bytes) {
-  char name[SML_JOB_NAME_BYTES];
+  char name[SML_JOB_NAME_BYTES], prefix[SML_TRACE_PATH_BYTES];
   snprintf(name, sizeof name, "%s", job->state.name);
   for (char *c = name; *c != 0; c++)
     if (!((*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') || (*c >= '0' && *c <= '9') || *c == '-')) *c = '_';
-  do {
-    const uint32_t number = atomic_fetch_add_explicit(&next_number, 1, memory_order_relaxed);
-    if ((size_t)snprintf(path, path_bytes, "%s/switchml-%s-rank%u-%ld-%u.trace", job->context->settings.trace_folder,
-                         name, job->state.rank, (long)getpid(), number) >= path_bytes)
-      return false;
-  } while (access(path, F_OK) == 0);
-  return true;
+  const int num_bytes = snprintf(prefix, sizeof prefix, "%s/switchml-%s-rank%u", job->context->settings.trace_folder,
+                                 name, job->state.rank);
+  return (size_t)num_bytes < sizeof prefix && sml_trace_find_path(prefix, &next_number, path, path_bytes);
 }
 
 void sml_job_want_dump_locked(struct sml_job *job) {

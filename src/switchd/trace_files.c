@@ -19,14 +19,14 @@ void sml_trace_files_note(struct sml_trace_files *f, const struct sml_aggd_note 
 }
 
 static void write_file(struct sml_trace_files *f, struct sml_aggd *aggd, const char *reason) {
-  char path[PATH_BYTES], error[PATH_BYTES + 128] = "out of memory";
+  char prefix[PATH_BYTES], path[PATH_BYTES], error[PATH_BYTES + 128] = "out of memory";
   struct sml_trace_dump dump = {.program = "switchmld", .reason = reason};
-  do { /* in a container each run has the same number of a process: what an earlier one wrote stays */
-    snprintf(path, sizeof path, "%s/switchmld-%ld-%u.trace", f->folder, (long)getpid(), f->number);
-  } while (access(path, F_OK) == 0 && ++f->number < UINT32_MAX);
-  const bool is_written = sml_aggd_collect_trace(aggd, &dump) && sml_trace_write(&dump, path, error, sizeof error) == 0;
+  snprintf(prefix, sizeof prefix, "%s/switchmld", f->folder);
+  const bool is_named = sml_trace_find_path(prefix, &f->next_number, path, sizeof path);
+  if (!is_named) snprintf(error, sizeof error, "the path of --trace-dir is too long");
+  const bool is_written =
+      is_named && sml_aggd_collect_trace(aggd, &dump) && sml_trace_write(&dump, path, error, sizeof error) == 0;
   sml_trace_clear(&dump);
-  f->number += is_written;
   const struct sml_log_field fields[] = {{"file", path, 0}, {"reason", reason, 0}};
   if (is_written) sml_log_event(SML_LOG_INFO, "trace_written", fields, SML_ARRAY_LEN(fields), "");
   else sml_log_event(SML_LOG_WARNING, "trace_failed", NULL, 0, error);

@@ -5,9 +5,9 @@
 #include "aggd/aggd.h"
 
 struct sml_trace_files {
-  const char *folder;     /* NULL: no files */
-  _Atomic bool is_wanted; /* a job was aborted */
-  uint32_t number;        /* of the next file */
+  const char *folder;           /* NULL: no files */
+  _Atomic bool is_wanted;       /* a job was aborted */
+  _Atomic uint32_t next_number; /* of a file */
   uint32_t num_unasked;
   uint64_t last_unasked_ns;
 };

@@ -182,6 +182,15 @@ static int write_all(int fd, const struct sml_trace_dump *d) {
   return -o.error;
 }
 
+bool sml_trace_find_path(const char *prefix, _Atomic uint32_t *next_number, char *path_out, size_t path_bytes) {
+  do {
+    const uint32_t number = atomic_fetch_add_explicit(next_number, 1, memory_order_relaxed);
+    const int num_bytes = snprintf(path_out, path_bytes, "%s-%ld-%u.trace", prefix, (long)getpid(), number);
+    if ((size_t)num_bytes >= path_bytes) return false;
+  } while (access(path_out, F_OK) == 0);
+  return true;
+}
+
 int sml_trace_write(const struct sml_trace_dump *d, const char *path, char *error_out, size_t error_bytes) {
   char temporary[PATH_BYTES];
   int error = 0, fd = -1;

@@ -50,5 +50,8 @@ __attribute__((format(printf, 4, 5))) bool sml_trace_add_source(struct sml_trace
                                                                 const char *name, ...);
 bool sml_trace_add_job(struct sml_trace_dump *dump, const struct sml_trace_job *job);
 void sml_trace_clear(struct sml_trace_dump *dump);
+/* A name that no file has: PREFIX-PID-N.trace with the least N from *next_number on, which is behind it then. In
+ * containers the processes of all runs may have one PID. False: it is too long. */
+bool sml_trace_find_path(const char *prefix, _Atomic uint32_t *next_number, char *path_out, size_t path_bytes);
 /* Writes the file, whole or not at all, over one that is there. 0, or -errno with a sentence. */
 int sml_trace_write(const struct sml_trace_dump *dump, const char *path, char *error_out, size_t error_bytes);
