@@ -324,7 +324,7 @@ static void run_until_the_leap(uint32_t world_size, void (*body)(struct rank *r)
 static void come_without_others(struct rank *r) {
   join_until_the_leap(r, NULL);
   const char *why = sml_error_detail();
-  CHECK(r, r->status == SML_ERR_SYSTEM && strstr(why, "SWITCHML_RENDEZVOUS="), "%d %s", r->status, why);
+  CHECK(r, r->status == SML_ERR_TIMEOUT && strstr(why, "SWITCHML_RENDEZVOUS="), "%d %s", r->status, why);
   if (r->rank == 0) CHECK(r, strstr(why, "2 of 4 ranks came to"), "%s", why);
   if (r->rank == 0) CHECK(r, strstr(why, "ranks 2 and 3 are missing"), "%s", why);
   if (r->rank == 1) CHECK(r, strstr(why, "rank 0 had taken this rank, and waited for ranks 2 and 3"), "%s", why);

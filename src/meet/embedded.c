@@ -93,17 +93,16 @@ static bool read_offer(const uint8_t *in, struct offer *offer) {
   return true;
 }
 
-/* out: one record of each rank; the caller's to free. NULL: failed. */
-static uint8_t *gather(const struct sml_job_settings *s, const uint8_t *mine, uint32_t num_bytes) {
+/* out: one record of each rank, the caller's to free; NULL if it fails. */
+static sml_status gather(const struct sml_job_settings *s, const uint8_t *mine, uint32_t num_bytes, uint8_t **out) {
   const sml_job_options *o = &s->options;
-  uint8_t *all = calloc(o->world_size, num_bytes);
-  if (all == NULL) {
-    sml_fail(SML_ERR_NO_MEMORY, "no memory for the records of %u ranks", o->world_size);
-    return NULL;
-  }
-  if (sml_job_settings_gather(s, mine, all, num_bytes) == SML_OK) return all;
-  free(all);
-  return NULL;
+  *out = calloc(o->world_size, num_bytes);
+  if (*out == NULL) return sml_fail(SML_ERR_NO_MEMORY, "no memory for the records of %u ranks", o->world_size);
+  const sml_status status = sml_job_settings_gather(s, mine, *out, num_bytes);
+  if (status == SML_OK) return SML_OK;
+  free(*out);
+  *out = NULL;
+  return status;
 }
 
 /* ---- who embeds a shard ---- */
@@ -341,14 +340,15 @@ static sml_status arrange(struct sml_job_settings *s, const struct sml_settings 
   char why[SML_ERROR_DETAIL_BYTES];
   snprintf(why, sizeof why, "%s", sml_error_detail());
   write_who(mine, &plan.own);
-  uint8_t *whos = gather(s, mine, WHO_BYTES);
-  if (whos == NULL) return SML_ERR_SYSTEM;
+  uint8_t *whos, *offers;
+  const sml_status met = gather(s, mine, WHO_BYTES, &whos);
+  if (met != SML_OK) return met;
   const sml_status planned = make_plan(s, whos, &plan);
   if (status != SML_OK) sml_fail(status, "%s", why);
   prepare(s, c, &plan, &interfaces, status != SML_OK ? status : planned, &offer, embedded_out);
   write_offer(mine, &offer);
-  uint8_t *offers = gather(s, mine, OFFER_BYTES);
-  status = offers != NULL ? take_offers(s, &plan, offers, whos, &interfaces) : SML_ERR_SYSTEM;
+  status = gather(s, mine, OFFER_BYTES, &offers);
+  if (status == SML_OK) status = take_offers(s, &plan, offers, whos, &interfaces);
   free(offers);
   sml_key_wipe(whos, (size_t)s->options.world_size * WHO_BYTES);
   free(whos);

@@ -311,7 +311,7 @@ sml_status sml_job_settings_gather(const struct sml_job_settings *s, const void 
   const sml_job_options *o = &s->options;
   const int error = o->allgather(o->allgather_user, mine, all, num_bytes);
   if (error == 0) return SML_OK;
-  if (s->has_rendezvous) return SML_ERR_SYSTEM; /* it has said why */
+  if (s->has_rendezvous) return (sml_status)error; /* it has said why */
   return sml_fail(SML_ERR_SYSTEM, "the all-gather callback failed (it returned %d)", error);
 }
 

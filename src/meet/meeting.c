@@ -162,24 +162,22 @@ static bool listen_there(struct sml_meeting *m) {
   return false;
 }
 
-static bool open_place(struct sml_meeting *m) {
+static sml_status open_place(struct sml_meeting *m) {
   for (;;) {
     const bool has_name = m->name_fd >= 0 || take_name(m);
-    if (has_name && listen_there(m)) return true;
+    if (has_name && listen_there(m)) return SML_OK;
     const int error = errno;
     if (error == EADDRINUSE && sml_clock_ns() < m->options.deadline_ns) {
       poll(NULL, 0, RETRY_MS);
       continue;
     }
     if (error == EADDRINUSE && !has_name)
-      sml_fail(SML_ERR_SYSTEM,
-               "another process waits as rank 0 of this job at SWITCHML_RENDEZVOUS=%.80s: groups of "
-               "ranks that meet at one address need names of their own, and an earlier run must have ended",
-               m->options.address);
-    else
-      sml_fail(SML_ERR_SYSTEM, "rank 0 cannot listen at the port of SWITCHML_RENDEZVOUS=%.80s: %s", m->options.address,
-               strerror(error));
-    return false;
+      return sml_fail(SML_ERR_SYSTEM,
+                      "another process waits as rank 0 of this job at SWITCHML_RENDEZVOUS=%.80s: groups of "
+                      "ranks that meet at one address need names of their own, and an earlier run must have ended",
+                      m->options.address);
+    return sml_fail(SML_ERR_SYSTEM, "rank 0 cannot listen at the port of SWITCHML_RENDEZVOUS=%.80s: %s",
+                    m->options.address, strerror(error));
   }
 }
 
@@ -430,34 +428,34 @@ static bool step(struct sml_meeting *m, const struct all *all) {
 
 /* ---- rounds ---- */
 
-static bool fail(struct sml_meeting *m, int error) {
+static sml_status fail(struct sml_meeting *m, int error) {
+  const sml_status status = error == ETIMEDOUT    ? SML_ERR_TIMEOUT
+                            : error == ECONNRESET ? SML_ERR_RANK_LOST
+                                                  : SML_ERR_SYSTEM;
   uint32_t ranks[SML_MAX_NEWS];
   char text[16 * SML_MAX_NEWS];
   const uint32_t num = list_missing(m, ranks);
   const char *others = m->has_met ? m->lost : m->stranger;
   sml_rendezvous_name_ranks(num, ranks, text, sizeof text);
-  sml_fail(SML_ERR_SYSTEM, "%u of %u ranks %s SWITCHML_RENDEZVOUS=%.80s: %s %s missing: %s%s%s",
-           m->options.world_size - num, m->options.world_size, m->has_met ? "stayed at" : "came to", m->options.address,
-           text, num == 1 ? "is" : "are", strerror(error), others[0] == 0 ? "" : "; ", others);
-  return false;
+  return sml_fail(status, "%u of %u ranks %s SWITCHML_RENDEZVOUS=%.80s: %s %s missing: %s%s%s",
+                  m->options.world_size - num, m->options.world_size, m->has_met ? "stayed at" : "came to",
+                  m->options.address, text, num == 1 ? "is" : "are", strerror(error), others[0] == 0 ? "" : "; ",
+                  others);
 }
 
 /* Room for this round's records; in the first one there is nobody yet. */
-static bool begin_round(struct sml_meeting *m, uint32_t num_bytes) {
+static sml_status begin_round(struct sml_meeting *m, uint32_t num_bytes) {
   m->num_bytes = num_bytes;
   for (uint32_t i = 0; i < m->num_guests; i++) {
     struct guest *g = &m->guests[i];
     uint8_t *in = realloc(g->in, room_bytes(num_bytes));
-    if (in == NULL) {
-      sml_fail(SML_ERR_NO_MEMORY, "no memory for the record of rank %u", g->rank);
-      return false;
-    }
+    if (in == NULL) return sml_fail(SML_ERR_NO_MEMORY, "no memory for the record of rank %u", g->rank);
     g->in = in;
     g->stage = SAYS_RECORD;
     g->in_bytes = 0;
     g->wanted_bytes = SML_FRAME_HEAD_BYTES + num_bytes + SML_FRAME_MAC_BYTES;
   }
-  return true;
+  return SML_OK;
 }
 
 /* Nobody else is needed any more. */
@@ -481,56 +479,55 @@ static void begin_all(struct sml_meeting *m, struct all *all) {
   }
 }
 
-static bool step_while_all_stay(struct sml_meeting *m, const struct all *all) {
+static sml_status step_while_all_stay(struct sml_meeting *m, const struct all *all) {
   if (!step(m, all)) return fail(m, errno);
-  return !has_lost_rank(m) || fail(m, ECONNRESET);
+  return has_lost_rank(m) ? fail(m, ECONNRESET) : SML_OK;
 }
 
 /* Ranks that came may go, and come again, until all are here. */
-bool sml_meeting_gather(struct sml_meeting *m, const void *mine, uint8_t *out, uint32_t num_bytes,
-                        uint64_t deadline_ns) {
+sml_status sml_meeting_gather(struct sml_meeting *m, const void *mine, uint8_t *out, uint32_t num_bytes,
+                              uint64_t deadline_ns) {
   const uint32_t num_others = m->options.world_size - 1;
   struct all all = {.bytes = out, .num_bytes = (size_t)num_bytes * m->options.world_size};
   m->options.deadline_ns = deadline_ns;
-  if (!begin_round(m, num_bytes)) return false;
-  while (count(m, IS_HERE) < num_others)
-    if (!step_while_all_stay(m, &all)) return false;
+  sml_status status = begin_round(m, num_bytes);
+  while (status == SML_OK && count(m, IS_HERE) < num_others) status = step_while_all_stay(m, &all);
+  if (status != SML_OK) return status;
   m->has_met = true;
   close_place(m);
   memcpy(out, mine, num_bytes);
   begin_all(m, &all);
-  while (count(m, HAS_ALL) < num_others)
-    if (!step_while_all_stay(m, &all)) return false;
-  m->round++;
-  return true;
+  while (status == SML_OK && count(m, HAS_ALL) < num_others) status = step_while_all_stay(m, &all);
+  m->round += status == SML_OK;
+  return status;
 }
 
-struct sml_meeting *sml_meeting_open(const struct sml_meeting_options *options) {
+sml_status sml_meeting_open(const struct sml_meeting_options *options, struct sml_meeting **meeting_out) {
   struct sml_meeting *m = calloc(1, sizeof *m);
   const uint32_t max_guests = options->world_size - 1 + MAX_STRANGERS;
   struct guest *guests = calloc(max_guests + 1, sizeof *guests); /* one more until the oldest is dropped */
   struct pollfd *polls = calloc(max_guests + 1, sizeof *polls);
   uint8_t *marks = calloc(options->world_size, 1);
-  if (m != NULL && guests != NULL && polls != NULL && marks != NULL) {
-    *m = (struct sml_meeting){.options = *options,
-                              .listen_fd = -1,
-                              .name_fd = -1,
-                              .guests = guests,
-                              .polls = polls,
-                              .marks = marks,
-                              .max_guests = max_guests};
-    m->watch.in_child = close_in_child;
-    sml_fork_watch(&m->watch);
-    if (open_place(m)) return m;
-    sml_meeting_close(m);
-    return NULL;
+  if (m == NULL || guests == NULL || polls == NULL || marks == NULL) {
+    free(m);
+    free(guests);
+    free(polls);
+    free(marks);
+    return sml_fail(SML_ERR_NO_MEMORY, "no memory for %u connections", max_guests);
   }
-  free(m);
-  free(guests);
-  free(polls);
-  free(marks);
-  sml_fail(SML_ERR_NO_MEMORY, "no memory for %u connections", max_guests);
-  return NULL;
+  *m = (struct sml_meeting){.options = *options,
+                            .listen_fd = -1,
+                            .name_fd = -1,
+                            .guests = guests,
+                            .polls = polls,
+                            .marks = marks,
+                            .max_guests = max_guests};
+  m->watch.in_child = close_in_child;
+  sml_fork_watch(&m->watch);
+  const sml_status status = open_place(m);
+  if (status == SML_OK) *meeting_out = m;
+  else sml_meeting_close(m);
+  return status;
 }
 
 void sml_meeting_close(struct sml_meeting *m) {

@@ -5,6 +5,7 @@
 
 #include "base/siphash.h"
 #include "netio/netio.h"
+#include "switchml/switchml.h"
 
 struct sml_meeting_options {
   struct sml_addr addr; /* its port is listened at, on all addresses */
@@ -17,10 +18,10 @@ struct sml_meeting_options {
 
 struct sml_meeting;
 
-/* Waits, until the deadline, for the port and for an earlier meeting of this job. NULL: sml_error_detail() says why. */
-struct sml_meeting *sml_meeting_open(const struct sml_meeting_options *options);
-/* A round of the all-gather, until deadline_ns; the first one waits for the ranks to come. False: sml_error_detail()
- * names ranks. */
-bool sml_meeting_gather(struct sml_meeting *meeting, const void *mine, uint8_t *all, uint32_t num_bytes,
-                        uint64_t deadline_ns);
+/* Waits, until the deadline, for the port and for an earlier meeting of this job. */
+sml_status sml_meeting_open(const struct sml_meeting_options *options, struct sml_meeting **meeting_out);
+/* A round of the all-gather, until deadline_ns; the first one waits for the ranks to come. SML_ERR_TIMEOUT and
+ * SML_ERR_RANK_LOST have a detail that names ranks. */
+sml_status sml_meeting_gather(struct sml_meeting *meeting, const void *mine, uint8_t *all, uint32_t num_bytes,
+                              uint64_t deadline_ns);
 void sml_meeting_close(struct sml_meeting *meeting); /* NULL: nothing */

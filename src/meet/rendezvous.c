@@ -206,22 +206,19 @@ static void wait_before_retry(uint32_t num_tries) {
   poll(NULL, 0, (int)(most_ms / 2 + sml_random_bits() % (most_ms / 2)));
 }
 
-static bool fail_to_meet(const struct sml_rendezvous *r) {
-  sml_fail(SML_ERR_SYSTEM, "the ranks have not met at SWITCHML_RENDEZVOUS=%.80s: %s%s", r->address, r->news, r->why);
-  return false;
-}
-
 /* The first round: until all have met, rank 0 may come late, and go and come back; strangers may stand in its place. */
-static bool meet_rank_0(struct sml_rendezvous *r, const struct sml_addr *addr, const void *in, uint8_t *out,
-                        uint32_t num_bytes) {
+static sml_status meet_rank_0(struct sml_rendezvous *r, const struct sml_addr *addr, const void *in, uint8_t *out,
+                              uint32_t num_bytes) {
   const size_t all_bytes = (size_t)num_bytes * r->settings->options.world_size;
   for (uint32_t num_tries = 0;; num_tries++) {
     const uint64_t now_ns = sml_clock_ns(), attempt_ns = sml_min_u64(r->deadline_ns, now_ns + ANSWER_NS);
-    if (num_tries > 0 && now_ns >= r->deadline_ns) return fail_to_meet(r);
+    if (num_tries > 0 && now_ns >= r->deadline_ns)
+      return sml_fail(SML_ERR_TIMEOUT, "the ranks have not met at SWITCHML_RENDEZVOUS=%.80s: %s%s", r->address, r->news,
+                      r->why);
     const bool is_connected = open_connection(r, addr, attempt_ns);
     if (!is_connected) put_off(r, "rank 0 is not found: %s", strerror(errno));
     if (is_connected && say_hello(r, attempt_ns) && say_record(r, in, num_bytes) && hear_all(r, out, all_bytes))
-      return true;
+      return SML_OK;
     hang_up(r);
     wait_before_retry(num_tries);
   }
@@ -229,7 +226,7 @@ static bool meet_rank_0(struct sml_rendezvous *r, const struct sml_addr *addr, c
 
 /* ---- gathering ---- */
 
-static bool open_meeting(struct sml_rendezvous *r, const struct sml_addr *addr) {
+static sml_status open_meeting(struct sml_rendezvous *r, const struct sml_addr *addr) {
   const struct sml_job_settings *s = r->settings;
   struct sml_meeting_options options = {.addr = *addr,
                                         .address = r->address,
@@ -238,39 +235,32 @@ static bool open_meeting(struct sml_rendezvous *r, const struct sml_addr *addr) 
                                         .deadline_ns = r->deadline_ns,
                                         .is_keyed = s->key_name[0] != 0};
   if (options.is_keyed) options.key = s->key;
-  r->meeting = sml_meeting_open(&options);
-  return r->meeting != NULL;
+  return sml_meeting_open(&options, &r->meeting);
 }
 
-static bool meet(struct sml_rendezvous *r, const void *in, uint8_t *out, uint32_t num_bytes) {
+static sml_status meet(struct sml_rendezvous *r, const void *in, uint8_t *out, uint32_t num_bytes) {
   struct sml_addr addr;
   char error[SML_ERROR_DETAIL_BYTES / 2];
-  if (!sml_addr_parse(r->address, 0, &addr, error, sizeof error)) {
-    sml_fail(SML_ERR_INVALID_ARGUMENT, "SWITCHML_RENDEZVOUS is '%.80s': %s", r->address, error);
-    return false;
-  }
+  if (!sml_addr_parse(r->address, 0, &addr, error, sizeof error))
+    return sml_fail(SML_ERR_INVALID_ARGUMENT, "SWITCHML_RENDEZVOUS is '%.80s': %s", r->address, error);
   if (r->settings->options.rank != 0) return meet_rank_0(r, &addr, in, out, num_bytes);
-  return open_meeting(r, &addr) && sml_meeting_gather(r->meeting, in, out, num_bytes, r->deadline_ns);
+  const sml_status status = open_meeting(r, &addr);
+  return status != SML_OK ? status : sml_meeting_gather(r->meeting, in, out, num_bytes, r->deadline_ns);
 }
 
 int sml_rendezvous_gather(void *user, const void *in, void *out, size_t num_bytes) {
   struct sml_rendezvous *r = user;
   const size_t all_bytes = num_bytes * r->settings->options.world_size;
-  bool is_done;
+  sml_status status = SML_OK;
   if (r->round > 0) r->deadline_ns = sml_max_u64(r->deadline_ns, sml_clock_ns() + ROUND_NS);
-  if (r->round == 0) {
-    is_done = meet(r, in, out, (uint32_t)num_bytes);
-  } else if (r->meeting != NULL) {
-    is_done = sml_meeting_gather(r->meeting, in, out, (uint32_t)num_bytes, r->deadline_ns);
-  } else {
-    is_done = say_record(r, in, (uint32_t)num_bytes) && hear_all(r, out, all_bytes);
-    if (!is_done)
-      sml_fail(SML_ERR_SYSTEM, "rank 0, met at SWITCHML_RENDEZVOUS=%.80s, does not answer any more: %s", r->address,
-               r->why);
-  }
+  if (r->round == 0) status = meet(r, in, out, (uint32_t)num_bytes);
+  else if (r->meeting != NULL) status = sml_meeting_gather(r->meeting, in, out, (uint32_t)num_bytes, r->deadline_ns);
+  else if (!say_record(r, in, (uint32_t)num_bytes) || !hear_all(r, out, all_bytes))
+    status = sml_fail(SML_ERR_RANK_LOST, "rank 0, met at SWITCHML_RENDEZVOUS=%.80s, does not answer any more: %s",
+                      r->address, r->why);
   if (r->round++ == 0) /* from here each of them joins for as long */
     r->deadline_ns = sml_deadline_after(sml_clock_ns(), r->settings->options.join_timeout_ns);
-  return is_done ? 0 : 1;
+  return status;
 }
 
 void sml_rendezvous_close(struct sml_rendezvous *r) {

@@ -25,6 +25,6 @@ struct sml_rendezvous {
 /* Reads the environment; opens nothing, and is to be closed. Only ranks of one job, by its name, meet. settings: stays
  * until the end. */
 void sml_rendezvous_init(struct sml_rendezvous *rendezvous, const struct sml_job_settings *settings);
-/* An sml_allgather_fn; user: the rendezvous, opened by the first call. When it fails sml_error_detail() says why. */
+/* An sml_allgather_fn; user: the rendezvous, opened by the first call. What it returns is an sml_status. */
 int sml_rendezvous_gather(void *rendezvous, const void *in, void *out, size_t num_bytes);
 void sml_rendezvous_close(struct sml_rendezvous *rendezvous);
