@@ -135,6 +135,9 @@ sml_status sml_settings_read(const sml_context_options *options, struct sml_sett
     return sml_fail(SML_ERR_INVALID_ARGUMENT, "num_operations is %u: at most %u", o.num_operations, MAX_OPERATIONS);
   if (o.poll > SML_POLL_BLOCK)
     return sml_fail(SML_ERR_INVALID_ARGUMENT, "poll is %u: 0 (auto), 1 (busy) or 2 (block)", o.poll);
+  if (o.no_offload > 1 || o.no_congestion_control > 1)
+    return sml_fail(SML_ERR_INVALID_ARGUMENT, "no_offload is %u, no_congestion_control %u: 0 or 1", o.no_offload,
+                    o.no_congestion_control);
   s->poll = (enum sml_poll)o.poll;
   s->num_threads = o.num_threads;
   s->num_operations = o.num_operations == 0 ? DEFAULT_OPERATIONS : 1u << sml_ceil_log2(o.num_operations);

@@ -105,6 +105,12 @@ static void bad_options_are_errors(void **state) {
   o.poll = 3;
   assert_int_equal(sml_settings_read(&o, &s), SML_ERR_INVALID_ARGUMENT);
   o = (sml_context_options)SML_CONTEXT_OPTIONS_INIT;
+  o.no_offload = 2;
+  assert_int_equal(sml_settings_read(&o, &s), SML_ERR_INVALID_ARGUMENT);
+  o = (sml_context_options)SML_CONTEXT_OPTIONS_INIT;
+  o.no_congestion_control = UINT32_MAX;
+  assert_int_equal(sml_settings_read(&o, &s), SML_ERR_INVALID_ARGUMENT);
+  o = (sml_context_options)SML_CONTEXT_OPTIONS_INIT;
   o.cpus = "1024";
   assert_int_equal(sml_settings_read(&o, &s), SML_ERR_INVALID_ARGUMENT);
 }

@@ -51,6 +51,12 @@ sml_status sml_fail(sml_status status, const char *format, ...) {
   return status;
 }
 
+#define ENDS_WITH_RESERVED(type) \
+  _Static_assert(offsetof(type, reserved) + sizeof(uint32_t) == sizeof(type), "no padding at the end of " #type)
+ENDS_WITH_RESERVED(sml_context_options);
+ENDS_WITH_RESERVED(sml_job_options);
+ENDS_WITH_RESERVED(sml_operation_options);
+
 sml_status sml_options_copy(void *to, size_t to_bytes, const void *from, const char *what) {
   size_t from_bytes;
   memcpy(&from_bytes, from, sizeof from_bytes);
@@ -59,7 +65,7 @@ sml_status sml_options_copy(void *to, size_t to_bytes, const void *from, const c
   if (from_bytes < sizeof from_bytes || from_bytes > 4096)
     return sml_fail(SML_ERR_INVALID_ARGUMENT, "struct_bytes of %s is %zu: initialize the struct with its SML_..._INIT",
                     what, from_bytes);
-  for (size_t i = to_bytes; i < from_bytes; i++)
+  for (size_t i = to_bytes - sizeof(uint32_t); i < from_bytes; i++) /* the reserved one, too */
     if (((const uint8_t *)from)[i] != 0)
       return sml_fail(SML_ERR_UNSUPPORTED, "%s sets an option that libswitchml %s does not know: update the library",
                       what, SML_VERSION_TEXT);

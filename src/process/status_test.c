@@ -55,6 +55,9 @@ static void older_and_newer_structs_are_read(void **state) {
   assert_int_equal(to.key, 8);
   newer.later = 1;
   assert_int_equal(sml_options_copy(&to, sizeof to, &newer, "x"), SML_ERR_UNSUPPORTED);
+  newer.later = 0;
+  newer.known.reserved = 1; /* where a later option may be */
+  assert_int_equal(sml_options_copy(&to, sizeof to, &newer, "x"), SML_ERR_UNSUPPORTED);
   const size_t wrong[] = {0, 7, 4097, SIZE_MAX};
   for (size_t i = 0; i < SML_ARRAY_LEN(wrong); i++) {
     newer.known.struct_bytes = wrong[i];

@@ -73,6 +73,7 @@ class JobOptions(ctypes.Structure):
         ("float_bits", ctypes.c_uint32),
         ("float64_bits", ctypes.c_uint32),
         ("exact", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
     ]
 
 
@@ -84,6 +85,7 @@ class OperationOptions(ctypes.Structure):
         ("starts", ctypes.c_void_p),
         ("num_starts", ctypes.c_size_t),
         ("exact", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
     ]
 
 
