@@ -312,7 +312,7 @@ static const char *find_host_limit(struct sml_registry *r, const struct sml_conn
                            joining->host, num_members);
 }
 
-/* The other ranks wait for this one and do not hear of it; who asks shall. */
+/* The other ranks wait for this one, and hear of it when they give up; who asks shall. */
 static void remember_refusal(struct sml_job_entry *job, const struct sml_conn *c, uint32_t rank, const char *text,
                              uint64_t now_ns) {
   struct sml_refusal *refusal = &job->refusals[job->num_refusals++ % SML_MAX_REFUSALS];
@@ -395,6 +395,15 @@ static uint32_t list_ranks(const struct sml_registry *r, const struct sml_job_en
   return num_ranks;
 }
 
+/* Why a rank that is missing was not let in: the latest. NULL: none came. */
+static const struct sml_refusal *find_refusal(const struct sml_job_entry *job) {
+  for (uint32_t i = 1; i <= sml_min_u32(job->num_refusals, SML_MAX_REFUSALS); i++) {
+    const struct sml_refusal *refusal = &job->refusals[(job->num_refusals - i) % SML_MAX_REFUSALS];
+    if (!sml_bit_test(job->present, refusal->rank)) return refusal;
+  }
+  return NULL;
+}
+
 void sml_registry_join_timeout(struct sml_registry *r, struct sml_job_entry *job) {
   char ranks[160];
   bool is_probing = job->num_members == job->world_size;
@@ -404,10 +413,15 @@ void sml_registry_join_timeout(struct sml_registry *r, struct sml_job_entry *job
   if (job->is_capped)
     snprintf(capped, sizeof capped, " within %.0f s, the aggregator's limit: start all at once, or raise %s",
              (double)r->options.max_join_ns / 1e9, "--max-join-time");
-  char *text = is_probing
-                   ? sml_registry_text(r, "%s of %u %s joined job '%.63s' but not finished probing its data path",
-                                       ranks, job->world_size, have, job->name)
-                   : sml_registry_text(r, "%s of %u %s not joined%s", ranks, job->world_size, have, capped);
+  const struct sml_refusal *refusal = find_refusal(job);
+  char *text;
+  if (is_probing)
+    text = sml_registry_text(r, "%s of %u %s joined job '%.63s' but not finished probing its data path", ranks,
+                             job->world_size, have, job->name);
+  else if (refusal != NULL)
+    text = sml_registry_text(r, "%s of %u %s not joined%s; rank %u from %s was refused: %s", ranks, job->world_size,
+                             have, capped, refusal->rank, refusal->host, refusal->text);
+  else text = sml_registry_text(r, "%s of %u %s not joined%s", ranks, job->world_size, have, capped);
   sml_registry_end_with(r, job, SML_ERR_TIMEOUT, NULL, 0, text, SML_NO_CONN);
 }
 

@@ -286,6 +286,26 @@ static void test_join_deadline_names_the_missing(void **state) {
   expect_all_free();
 }
 
+/* Its own sentence is in the log of a process that has ended. */
+static void test_join_deadline_tells_of_a_refusal(void **state) {
+  (void)state;
+  begin();
+  for (uint32_t c = 0; c < 3; c++) {
+    struct sml_ctl_message m = join_message("x", c, 3);
+    m.u.join.join_timeout_ns = 400 * MS;
+    m.u.join.num_slots = c == 1 ? 64 : 256;
+    opened(c);
+    said(c, &m);
+  }
+  tick();
+  const char *told =
+      "rank 1 of 3 has not joined; rank 1 from 10.0.0.1 was refused: rank 1 asks for 64 slots, but rank 0 "
+      "of job 'x' asked for 256: all ranks must ask for the same";
+  expect_detail(0, told);
+  expect_detail(2, told);
+  expect_all_free();
+}
+
 static void test_join_deadline_other_words(void **state) {
   (void)state;
   static const struct {
@@ -551,6 +571,7 @@ int main(void) {
       BOTH(test_ending_job_frees_its_name),
       BOTH(test_ending_job_holds_its_ranks),
       BOTH(test_join_deadline_names_the_missing),
+      BOTH(test_join_deadline_tells_of_a_refusal),
       BOTH(test_join_deadline_other_words),
       BOTH(test_huge_join_timeout_does_not_wrap),
       BOTH(test_departure_while_joining_lets_the_rank_return),
