@@ -18,11 +18,11 @@ import sys
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PAGES = ("README.md", "docs/performance.md")
 HOME = "docs/figures.json"
-MARK = re.compile(r"(<!-- figures: ([a-z-]+) -->\n).*?(<!-- end of figures -->)", re.DOTALL)
-KEYS = ("contender", "family", "ranks", "bytes", "type", "mtu", "aggregator_rate", "rounds", "time_s", "p99_s", "bound_ratio",
+MARK = re.compile(r"(<!-- figures: ([a-z0-9-]+) -->\n).*?(<!-- end of figures -->)", re.DOTALL)
+KEYS = ("contender", "family", "ranks", "bytes", "type", "mtu", "rate", "aggregator_rate", "rounds", "time_s", "p99_s", "bound_ratio",
         "aggregator_cores", "cpu_s", "foreign_cores", "wire_bytes", "num_daemons", "loss", "loss_burst", "loss_kind", "scheme",
         "times_loss_free", "spurious_share", "direction", "limit_bytes", "is_marking", "seconds", "bytes_ratio",
-        "rival", "over_second",
+        "rival", "over_second", "collective", "part", "bound", "speedup",
         "dropped_packets", "link_share", "jobs", "jain_index")
 FACTS = ("processor", "cores", "vector", "kernel", "commit", "openmpi", "gloo", "compiler", "arguments")
 OURS, MULTICAST = "SwitchML", "SwitchML, multicast"
@@ -186,9 +186,44 @@ def fairness(rows):
     return markdown(["beside", "up: our bytes over a second such flow's", "down"], lines) + jobs
 
 
+def timed(row):
+    if row is None or row["time_s"] >= 1e-3:
+        return ms(row) + (" ms" if row else "")
+    return f"{row['time_s'] * 1e6:,.0f} us"
+
+
+def over_bound(row):
+    return f"{row['bound_ratio']:.3f}" if row and row.get("bound_ratio") else "-"
+
+
+def collectives(rows):
+    chosen, lines = find(rows, part="shaped"), []
+    for kind in dict.fromkeys(row["collective"] for row in chosen):
+        case = find(chosen, collective=kind)
+        ours, multicast = fastest(find(case, contender=OURS)), fastest(find(case, contender=MULTICAST))
+        gloo, mpi = fastest(peers(case, "Gloo")), fastest(peers(case, "Open MPI"))
+        lossy = next((row for row in case if "times_loss_free" in row), None)
+        best = fastest([row for row in (gloo, mpi) if row])
+        lines.append([kind.replace("_", "-").replace("both", "the first two at once"), timed(ours), over_bound(ours),
+                      over_bound(multicast), f"{lossy['times_loss_free']:.3f}" if lossy else "-", timed(gloo), timed(mpi),
+                      f"**{ratio(best, ours)}**"])
+    return markdown(["call", "SwitchML", "over its bound", "by multicast", "1 % lost over none", "Gloo", "Open MPI's best",
+                     "best peer over ours"], lines)
+
+
+def fsdp2(rows):
+    lines = []
+    for row in rows:
+        best = fastest(peers(find(rows, rate=row["rate"]), "Gloo"))
+        lines.append([row["contender"], row["rate"], timed(row), row["bound"].replace("S/B", "(S/B)"),
+                      f"{row['bound_ratio']:.3f}", f"{row['cpu_s']:.1f}", f"**{ratio(best, row)}**"])
+    return markdown(["contender", "links", "a step", "bound", "over it", "processor time, s", "Gloo over it"], lines)
+
+
 TABLES = {"shaped": ("shaped", shaped), "loopback": ("loopback", unshaped),
           "shared-memory": ("shared-memory", unshaped), "small": ("small", small), "loss": ("loss", loss), "simulated-loss": ("simulated-loss", loss),
-          "sharded": ("sharded", sharded), "sharded-small": ("sharded", sharded_small), "fairness": ("fairness", fairness)}
+          "sharded": ("sharded", sharded), "sharded-small": ("sharded", sharded_small), "fairness": ("fairness", fairness),
+          "collectives": ("collectives", collectives), "fsdp2": ("fsdp2", fsdp2)}
 
 
 def source(scenario):
