@@ -215,7 +215,7 @@ def fsdp2(rows):
     lines = []
     for row in rows:
         best = fastest(peers(find(rows, rate=row["rate"]), "Gloo"))
-        lines.append([row["contender"], row["rate"], timed(row), row["bound"].replace("S/B", "(S/B)"),
+        lines.append([row["contender"], row["rate"], timed(row), row["bound"],
                       f"{row['bound_ratio']:.3f}", f"{row['cpu_s']:.1f}", f"**{ratio(best, row)}**"])
     return markdown(["contender", "links", "a step", "bound", "over it", "processor time, s", "Gloo over it"], lines)
 

@@ -114,7 +114,7 @@ typedef struct sml_context_options {
   /* 1, or SWITCHML_CONGESTION=0: the window is all slots whatever is lost or marked (ECN), so that other traffic on the
    * links starves. For networks that are nobody else's. 0: SWITCHML_CONGESTION, else it reacts as TCP's does. */
   uint32_t no_congestion_control;
-  uint32_t reserved; /* 0: a later option, which is no padding of programs built before it */
+  uint32_t reserved; /* 0; later an option: at the end there is no padding, which nobody initializes */
 } sml_context_options;
 #define SML_CONTEXT_OPTIONS_INIT SML_INIT(sml_context_options)
 
@@ -189,7 +189,7 @@ typedef struct sml_job_options {
    * float64 about as many as by a ring. 2: they are not; 0: as SWITCHML_EXACT=1 or 0 says, else they are not. Equal on
    * all ranks. */
   uint32_t exact;
-  uint32_t reserved; /* 0: a later option, which is no padding of programs built before it */
+  uint32_t reserved; /* 0; later an option: at the end there is no padding, which nobody initializes */
 } sml_job_options;
 #define SML_JOB_OPTIONS_INIT SML_INIT(sml_job_options)
 
@@ -208,7 +208,7 @@ typedef struct sml_operation_options {
    * ranks. Starts of tensors then mean nothing, and 64 Ki elements at a time the operation takes two of its job's
    * numbers. */
   uint32_t exact;
-  uint32_t reserved; /* 0: a later option, which is no padding of programs built before it */
+  uint32_t reserved; /* 0; later an option: at the end there is no padding, which nobody initializes */
 } sml_operation_options;
 #define SML_OPERATION_OPTIONS_INIT SML_INIT(sml_operation_options)
 

@@ -266,7 +266,7 @@ sml_status sml_broadcast(sml_job *job, void *data, size_t num_bytes, uint32_t ro
     return sml_fail(SML_ERR_INVALID_ARGUMENT, "num_bytes is %zu: no buffer is that large", num_bytes);
   if (data == NULL && num_bytes > 0) return sml_fail(SML_ERR_INVALID_ARGUMENT, "data is NULL");
   struct part part = make_root_part(sml_job_shape(job), BROADCAST, root, num_bytes);
-  /* 5 to 8 bytes are as many lanes. */
+  /* The tag counts lanes, and 5 to 8 bytes are two. */
   if (num_bytes % LANE_BYTES != 0) part.key = sml_collective_mix(part.key, num_bytes);
   return copy_to_all(job, BROADCAST, &part, data, data, &o, operation_out);
 }
