@@ -28,7 +28,7 @@ static void quiet_worlds_end(void **state) {
 
 static void worlds_that_lose_end(void **state) {
   (void)state;
-  for (uint64_t seed = 0; seed < (SML_IS_SLOW_BUILD ? 120 : 400); seed++) { /* 60 are all kinds of them */
+  for (uint64_t seed = 0; seed < (SML_IS_SLOW_BUILD ? 60 : 400); seed++) { /* 60 are all kinds of them */
     struct world_options o = one_way(seed);
     o.loss = 0.02 * (double)(seed % 10);
     o.duplicate = 0.1 * (double)(seed % 3);
@@ -47,7 +47,7 @@ static void worlds_that_lose_end(void **state) {
 static void worlds_that_lose_half_end(void **state) {
   (void)state;
   static const uint32_t one[MAX_OPERATIONS] = {12};
-  for (uint64_t seed = 230; seed < 520; seed++) {
+  for (uint64_t seed = 230; seed < 520; seed += SML_IS_SLOW_BUILD ? 3 : 1) {
     struct world_options o = QUIET;
     o.is_one_way = true;
     o.seed = seed;

@@ -39,7 +39,7 @@ static void any_single_loss_is_repaired(void **state) {
 
 static void lose_each_pair(struct world_options o, const uint32_t *num_chunks, bool is_mixed,
                            uint64_t num_sent) {
-  num_sent = sml_min_u64(num_sent, SML_IS_SLOW_BUILD ? 16 : 40);
+  num_sent = sml_min_u64(num_sent, SML_IS_SLOW_BUILD ? 12 : 40);
   for (o.lost[0] = 0; o.lost[0] < num_sent; o.lost[0]++)
     for (o.lost[1] = o.lost[0] + 1; o.lost[1] < num_sent + 8; o.lost[1]++) run_once(&o, num_chunks, is_mixed);
 }

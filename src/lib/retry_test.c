@@ -191,9 +191,10 @@ static void check_disturbed(uint32_t num_ranks, uint32_t num_lanes, bool is_keye
 
 static void results_have_the_bits_of_an_undisturbed_run(void **state) {
   (void)state;
-  for (run_seed = 1; run_seed <= 6; run_seed++)
+  const uint64_t num_seeds = SML_IS_SLOW_BUILD ? 3 : 6;
+  for (run_seed = 1; run_seed <= num_seeds; run_seed++)
     check_disturbed(2 + (uint32_t)run_seed % 3, 1 + (uint32_t)run_seed % 2, run_seed % 2 == 0, 0);
-  assert_true(num_rejoins >= 6);
+  assert_true(num_rejoins >= num_seeds);
 }
 
 static void epochs_end_while_aggregators_do(void **state) {

@@ -56,7 +56,7 @@ static double all_reduce(const double *values, uint32_t world_size, bool average
 /* Two doubles: the processor's own sum is the exact one, rounded once, with its sign of zero. */
 static void sums_of_two_are_the_processors(void **state) {
   (void)state;
-  for (uint32_t i = 0; i < 1000000; i++) {
+  for (uint32_t i = 0; i < (SML_IS_SLOW_BUILD ? 250000 : 1000000); i++) {
     uint64_t a = sml_prng_next(&prng), b = sml_prng_next(&prng);
     if (i % 2 == 0) b = (b & 0x800fffffffffffff) | (((a >> 52) + b % 120 - 60) & 0x7ff) << 52; /* of like magnitude */
     if (i % 16 == 0) a &= 0x801fffffffffffff, b &= 0x801fffffffffffff;                         /* at the lower end */
@@ -145,7 +145,7 @@ static void what_is_not_finite_and_zeros(void **state) {
 static void any_lanes_give_a_double(void **state) {
   (void)state;
   uint8_t lanes[MAX_BYTES];
-  for (uint32_t i = 0; i < 100000; i++) {
+  for (uint32_t i = 0; i < (SML_IS_SLOW_BUILD ? 25000 : 100000); i++) {
     const uint32_t n = world_sizes[i % SML_ARRAY_LEN(world_sizes)], num_lanes = sml_double_limbs_per_elem(n);
     const uint32_t sparse = 1 + (uint32_t)sml_prng_below(&prng, 40);
     for (uint32_t l = 0; l < num_lanes; l++) {

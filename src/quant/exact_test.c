@@ -18,7 +18,7 @@
 #define MAX_LANES (SML_BLOCK_ELEMS * (SML_EXACT_MAX_LIMBS + 2))
 
 static struct sml_prng prng = {.state = 20};
-static uint64_t num_elems_wanted = 400000;
+static uint64_t num_elems_wanted = SML_IS_SLOW_BUILD ? 100000 : 400000;
 static uint8_t inputs[MAX_RANKS][8 * SML_BLOCK_ELEMS], result[8 * SML_BLOCK_ELEMS];
 static int32_t lanes[MAX_LANES], expected_lanes[MAX_LANES], sums[MAX_LANES];
 
@@ -307,7 +307,7 @@ static void only_limbs_in_use_travel(void **state) {
 /* An aggregator may say what it likes: nothing is read or written that should not be, and all kernels agree. */
 static void any_sums_are_taken(void **state) {
   (void)state;
-  for (uint32_t round = 0; round < 3000; round++) {
+  for (uint32_t round = 0; round < (SML_IS_SLOW_BUILD ? 750 : 3000); round++) {
     static const uint32_t types[] = {SML_FORMAT_FLOAT32, SML_FORMAT_FLOAT16, SML_FORMAT_BFLOAT16, SML_FORMAT_FLOAT64};
     static const uint32_t ranks[] = {2, 7, 100, 4096};
     struct sml_exact e;
@@ -353,7 +353,7 @@ static void fill_limbs(const struct sml_exact *e, const struct sml_exact_layout 
 
 static void limbs_that_cancel_are_rounded_once(void **state) {
   (void)state;
-  for (uint32_t round = 0; round < 4000; round++) {
+  for (uint32_t round = 0; round < (SML_IS_SLOW_BUILD ? 1000 : 4000); round++) {
     static const uint32_t types[] = {SML_FORMAT_FLOAT32, SML_FORMAT_FLOAT64, SML_FORMAT_BFLOAT16};
     struct sml_exact e;
     struct sml_exact_layout layout;

@@ -63,7 +63,7 @@ static void each_reduction_is_that_of_the_values(void **state) {
     const uint32_t type = c % SML_NUM_FORMAT_TYPES, reduction = c / SML_NUM_FORMAT_TYPES % SML_NUM_FORMAT_REDUCTIONS;
     const uint32_t num_ranks = ranks[c / (SML_NUM_FORMAT_TYPES * SML_NUM_FORMAT_REDUCTIONS)];
     if (reduction < SML_FORMAT_MIN || !reduction_is_offered(type, reduction)) continue;
-    for (size_t e = 0; e < 2 * SML_ARRAY_LEN(elems); e++) {
+    for (size_t e = SML_IS_SLOW_BUILD ? c % 3 : 0; e < 2 * SML_ARRAY_LEN(elems); e += SML_IS_SLOW_BUILD ? 3 : 1) {
       const size_t num_elems = elems[e / 2];
       const struct sml_format_shape shape = sml_images_shape(type, reduction, num_elems, num_ranks,
                                                              (struct sml_format_options){.is_of_switch = e % 2 != 0});

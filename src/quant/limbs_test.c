@@ -59,7 +59,7 @@ static float without_minus_zero(float x) {
 /* Two floats: the processor's own sum is the exact one, rounded once. */
 static void sums_of_two_are_the_processors(void **state) {
   (void)state;
-  for (uint32_t i = 0; i < 2000000; i++) {
+  for (uint32_t i = 0; i < (SML_IS_SLOW_BUILD ? 500000 : 2000000); i++) {
     const uint64_t random = sml_prng_next(&prng);
     uint32_t a = (uint32_t)random, b = (uint32_t)(random >> 32);
     if (i % 2 == 0) b = (b & 0x807fffff) | (((a >> 23) + b % 60 - 30) & 0xff) << 23; /* of like magnitude */
@@ -199,7 +199,7 @@ static void what_is_not_finite(void **state) {
 static void any_lanes_give_a_float(void **state) {
   (void)state;
   uint8_t lanes[64];
-  for (uint32_t i = 0; i < 200000; i++) {
+  for (uint32_t i = 0; i < (SML_IS_SLOW_BUILD ? 50000 : 200000); i++) {
     const uint32_t n = world_sizes[i % SML_ARRAY_LEN(world_sizes)], num_lanes = sml_limbs_per_elem(n);
     for (uint32_t l = 0; l < num_lanes; l++) {
       const uint64_t random = sml_prng_next(&prng);
