@@ -220,10 +220,34 @@ def fsdp2(rows):
     return markdown(["contender", "links", "a step", "bound", "over it", "processor time, s", "Gloo over it"], lines)
 
 
+def over(row, rows):
+    best = fastest(rows)
+    return f"{row['time_s'] / best['time_s']:.2f}" if row and best else "-"
+
+
+def middle(rows):
+    """Each cell has the ratios of all n."""
+    rows, lines = find(rows, part="loopback"), []
+    ranks = [n for n, in values(rows, "ranks")]
+    for size, in values(rows, "bytes"):
+        cells = []
+        for n in ranks:
+            case = find(rows, bytes=size, ranks=n)
+            shared = [row for row in peers(case, "Open MPI") if "shared memory" in row["contender"]]
+            networked = [row for row in case if row["family"] != "switchml" and row not in shared]
+            daemon, embedded, memory = (fastest(find(case, contender=OURS + each)) for each in ("", ", embedded", ", shared memory"))
+            cells.append([over(daemon, networked), over(embedded, networked), ratio(fastest(find(case, contender="Gloo, ring")), daemon),
+                          over(memory, shared)])
+        lines.append([size_text(size)] + [", ".join(of_all) for of_all in zip(*cells)])
+    of_n = f"n = {', '.join(map(str, ranks))}: "
+    return markdown(["S", of_n + "a daemon over the best peer", "none over it", "Gloo's ring over a daemon",
+                     "shared memory over Open MPI's"], lines)
+
+
 TABLES = {"shaped": ("shaped", shaped), "loopback": ("loopback", unshaped),
           "shared-memory": ("shared-memory", unshaped), "small": ("small", small), "loss": ("loss", loss), "simulated-loss": ("simulated-loss", loss),
           "sharded": ("sharded", sharded), "sharded-small": ("sharded", sharded_small), "fairness": ("fairness", fairness),
-          "collectives": ("collectives", collectives), "fsdp2": ("fsdp2", fsdp2)}
+          "collectives": ("collectives", collectives), "middle": ("middle", middle), "fsdp2": ("fsdp2", fsdp2)}
 
 
 def source(scenario):
