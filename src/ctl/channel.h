@@ -18,7 +18,7 @@
 #include "ctl/message.h"
 
 #define SML_CHANNEL_MAC_BYTES 8u
-#define SML_CHANNEL_PLAIN_BYTES 256u /* JOIN and CHALLENGE fit */
+#define SML_CHANNEL_PLAIN_BYTES 768u /* the longest JOIN and CHALLENGE fit: else nothing would cover them */
 #define SML_CHANNEL_MAX_FRAME_BYTES (SML_CTL_FRAME_BYTES + SML_CTL_MAX_BODY + SML_CHANNEL_MAC_BYTES)
 
 struct sml_channel {

@@ -178,6 +178,28 @@ static void test_wrong_key_nonce_or_handshake(void **state) {
   assert_int_equal(decode(&daemon_end, &f), SML_CTL_BAD_MAC);
 }
 
+/* Every part of the longest JOIN counts, down to the last of its aggregators. */
+static void test_longest_handshake(void **state) {
+  (void)state;
+  struct sml_ctl_message join = join_message(), challenge = {.kind = SML_CTL_CHALLENGE};
+  memset(join.u.join.job_name, 'j', SML_JOB_NAME_BYTES - 1);
+  memset(join.u.join.key_name, 'k', SML_KEY_NAME_BYTES - 1);
+  memset(join.u.join.aggregators, '1', SML_DETAIL_BYTES - 1);
+  for (uint32_t is_changed = 0; is_changed <= 1; is_changed++) {
+    sml_channel_init(&worker, false);
+    sml_channel_init(&daemon_end, true);
+    struct frame f = encode(&worker, &join);
+    if (is_changed) f.bytes[f.num_bytes - 1] = '2';
+    assert_int_equal(decode(&daemon_end, &f), SML_CTL_DECODED);
+    f = encode(&daemon_end, &challenge);
+    assert_int_equal(decode(&worker, &f), SML_CTL_DECODED);
+    sml_channel_set_key(&daemon_end, &key, up_nonce, down_nonce);
+    sml_channel_set_key(&worker, &key, up_nonce, down_nonce);
+    f = heartbeat(&worker, 1);
+    assert_int_equal(decode(&daemon_end, &f), is_changed ? SML_CTL_BAD_MAC : SML_CTL_DECODED);
+  }
+}
+
 static void test_tag_where_none_is_wanted(void **state) {
   (void)state;
   shake(&key);
@@ -333,6 +355,7 @@ int main(void) {
       cmocka_unit_test(test_order_and_number),
       cmocka_unit_test(test_reflected_frame),
       cmocka_unit_test(test_wrong_key_nonce_or_handshake),
+      cmocka_unit_test(test_longest_handshake),
       cmocka_unit_test(test_tag_where_none_is_wanted),
       cmocka_unit_test(test_malformed_behind_a_good_tag),
       cmocka_unit_test(test_no_tag_where_one_is_wanted),
