@@ -4,6 +4,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+#include "base/text.h"
+
 static __thread char thread_detail[SML_ERROR_DETAIL_BYTES];
 
 const char *sml_version(void) {
@@ -47,6 +49,7 @@ sml_status sml_fail(sml_status status, const char *format, ...) {
   va_start(arguments, format);
   vsnprintf(text, sizeof text, format, arguments);
   va_end(arguments);
+  sml_text_make_plain(text); /* others' names and words may be in it */
   memcpy(thread_detail, text, sizeof text);
   return status;
 }

@@ -36,6 +36,13 @@ static void detail_may_contain_itself_and_is_cut(void **state) {
   assert_int_equal(strlen(sml_error_detail()), SML_ERROR_DETAIL_BYTES - 1);
 }
 
+/* Names of files, what strangers at the rendezvous say: a reader of logs must not take it for a line of ours. */
+static void detail_is_one_line_of_plain_text(void **state) {
+  (void)state;
+  sml_fail(SML_ERR_TIMEOUT, "rank 1 has come already, from %s", "a\r\nb\x1b[2J \xc2\x9b \xff");
+  assert_string_equal(sml_error_detail(), "rank 1 has come already, from a  b [2J ?? ?");
+}
+
 static void older_and_newer_structs_are_read(void **state) {
   (void)state;
   sml_operation_options to;
@@ -96,8 +103,8 @@ static void results_are_written_as_far_as_known(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(every_status_has_a_text_of_its_own),   cmocka_unit_test(version_is_the_headers),
-      cmocka_unit_test(detail_may_contain_itself_and_is_cut), cmocka_unit_test(older_and_newer_structs_are_read),
-      cmocka_unit_test(results_are_written_as_far_as_known),
+      cmocka_unit_test(detail_may_contain_itself_and_is_cut), cmocka_unit_test(detail_is_one_line_of_plain_text),
+      cmocka_unit_test(older_and_newer_structs_are_read),     cmocka_unit_test(results_are_written_as_far_as_known),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
