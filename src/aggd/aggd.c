@@ -296,6 +296,14 @@ static bool accept_one(struct sml_aggd *a) {
     close(fd);
     return true;
   }
+  char peer[SML_PEER_BYTES];
+  name_peer(a, &addr, peer);
+  const bool is_admitted = sml_registry_admits(a->registry, peer, a->now_ns);
+  drain_effects(a);
+  if (!is_admitted) {
+    close(fd);
+    return true;
+  }
   uint32_t i = find_room(a);
   int one = 1;
   struct epoll_event event = {.events = EPOLLIN, .data.u32 = i};
@@ -316,8 +324,6 @@ static bool accept_one(struct sml_aggd *a) {
   c->shown = SML_SHOWN_NONE;
   c->in_bytes = c->out_bytes = 0;
   sml_channel_init(&c->buffers->channel, true);
-  char peer[SML_PEER_BYTES];
-  name_peer(a, &addr, peer);
   sml_registry_on_opened(a->registry, i, peer, a->now_ns);
   drain_effects(a);
   return true;

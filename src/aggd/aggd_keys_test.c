@@ -230,6 +230,46 @@ static void test_flood_of_connections(void **state) {
   end();
 }
 
+static int connect_from(const char *host) {
+  struct sml_addr addr, local;
+  char error[64];
+  sml_aggd_addr(aggd, &addr);
+  assert_true(sml_addr_parse(host, 0, &local, error, sizeof error));
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  assert_int_equal(bind(fd, (struct sockaddr *)(void *)local.bytes, local.num_bytes), 0);
+  assert_int_equal(connect(fd, (struct sockaddr *)(void *)addr.bytes, addr.num_bytes), 0);
+  return fd;
+}
+
+/* Nor do they end the handshake of somebody else when there is no other place. */
+static void test_flood_takes_no_place(void **state) {
+  (void)state;
+  struct sml_aggd_options options = loopback();
+  options.new_connections_per_s = 1;
+  options.max_connections = 3;
+  begin_with(options);
+  start_world("x", 2);
+  int hasty = connect_from("127.0.0.2:0");
+  for (uint32_t i = 0; i < 10000 && fate_of(hasty, 10) != SHUT_OUT; i++) {
+    close(hasty);
+    hasty = connect_from("127.0.0.2:0");
+  }
+  close(hasty);
+  bool is_too_fast = false; /* it is not, 16 times a second */
+  for (uint32_t i = 0; i < 20 && !is_too_fast; i++) {
+    const int patient = connect_tcp();
+    assert_int_equal(fate_of(patient, 10), LET_IN);
+    hasty = connect_from("127.0.0.2:0");
+    is_too_fast = fate_of(hasty, 10) == SHUT_OUT;
+    if (is_too_fast) assert_int_equal(fate_of(patient, 10), LET_IN);
+    close(patient);
+    close(hasty);
+  }
+  assert_true(is_too_fast);
+  for (uint32_t i = 0; i < 2; i++) hang_up(&ranks[i]);
+  end();
+}
+
 static void test_limits_of_a_member(void **state) {
   (void)state;
   struct sml_aggd_options options = loopback();
@@ -263,6 +303,7 @@ int main(void) {
       cmocka_unit_test(test_tenants_change),
       cmocka_unit_test(test_changed_message_ends_the_member),
       cmocka_unit_test(test_flood_of_connections),
+      cmocka_unit_test(test_flood_takes_no_place),
       cmocka_unit_test(test_limits_of_a_member),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -140,16 +140,35 @@ static uint32_t find_oldest_waiting(const struct sml_registry *r, const uint64_t
   return oldest;
 }
 
-/* Who must go when a host opens connections too fast (the new one), or keeps too many waiting: the oldest, since
- * ranks join at once. SML_NO_CONN: nobody. */
-static uint32_t find_over_limits(struct sml_registry *r, uint32_t conn, uint64_t now_ns) {
-  const uint64_t source = r->conns[conn].source;
-  if (r->options.new_connections_per_s > 0 &&
-      !sml_source_admit(&r->sources, source, r->options.new_connections_per_s, now_ns))
-    return conn;
+/* Who must go when a host keeps too many waiting: the oldest, since ranks join at once. SML_NO_CONN: nobody. */
+static uint32_t find_over_limit(const struct sml_registry *r, uint64_t source) {
   uint32_t num_waiting = 0;
   for (uint32_t i = 0; i < r->conns_end; i++) num_waiting += is_waiting(&r->conns[i]) && r->conns[i].source == source;
   return num_waiting > r->options.max_unjoined_per_host ? find_oldest_waiting(r, &source) : SML_NO_CONN;
+}
+
+static void note_limited(struct sml_registry *r, const char *host, uint64_t now_ns) {
+  if (r->limit_noted_ns != 0 && now_ns - r->limit_noted_ns < SML_NS_PER_S) return;
+  r->limit_noted_ns = now_ns;
+  sml_registry_note(r, SML_NOTE_HOST_LIMITED, NULL, 0,
+                    sml_registry_text(r, "%s opens connections too fast, or joins with too few of them", host));
+}
+
+static void take_host(const char *peer, char host[SML_PEER_BYTES]) {
+  size_t host_bytes = strlen(peer);
+  for (size_t i = 0; peer[i]; i++)
+    if (peer[i] == ':') host_bytes = i; /* the last one: IPv6 has more */
+  snprintf(host, SML_PEER_BYTES, "%.*s", (int)host_bytes, peer);
+}
+
+bool sml_registry_admits(struct sml_registry *r, const char *peer, uint64_t now_ns) {
+  const uint32_t per_s = r->options.new_connections_per_s;
+  char host[SML_PEER_BYTES];
+  sml_registry_begin_input(r);
+  take_host(peer, host);
+  if (per_s == 0 || sml_source_admit(&r->sources, sml_source_of(host), per_s, now_ns)) return true;
+  note_limited(r, host, now_ns);
+  return false;
 }
 
 void sml_registry_on_opened(struct sml_registry *r, uint32_t conn, const char *peer, uint64_t now_ns) {
@@ -160,18 +179,11 @@ void sml_registry_on_opened(struct sml_registry *r, uint32_t conn, const char *p
   *c = (struct sml_conn){.state = SML_CONN_UNJOINED, .heard_at_ns = now_ns};
   r->conns_end = sml_max_u32(r->conns_end, conn + 1);
   snprintf(c->peer, sizeof c->peer, "%s", peer);
-  size_t host_bytes = strlen(c->peer);
-  for (size_t i = 0; c->peer[i]; i++)
-    if (c->peer[i] == ':') host_bytes = i; /* the last one: IPv6 has more */
-  memcpy(c->host, c->peer, host_bytes);
+  take_host(c->peer, c->host);
   c->source = sml_source_of(c->host);
-  uint32_t unwanted = find_over_limits(r, conn, now_ns);
+  const uint32_t unwanted = find_over_limit(r, c->source);
   if (unwanted == SML_NO_CONN) return;
-  if (r->limit_noted_ns == 0 || now_ns - r->limit_noted_ns >= SML_NS_PER_S) {
-    r->limit_noted_ns = now_ns;
-    sml_registry_note(r, SML_NOTE_HOST_LIMITED, NULL, 0,
-                      sml_registry_text(r, "%s opens connections too fast, or joins with too few of them", c->host));
-  }
+  note_limited(r, c->host, now_ns);
   sml_registry_forget(r, unwanted);
 }
 

@@ -133,7 +133,9 @@ size_t sml_registry_memsize(const struct sml_registry_options *options);
 /* mem: sml_registry_memsize() zero-filled bytes, aligned as malloc does. */
 struct sml_registry *sml_registry_init(void *mem, const struct sml_registry_options *options);
 
-/* peer: "host:port" of the other end. */
+/* peer: "host:port" of the other end. False: its source opens connections too fast. The new one is to be closed without
+ * a word, before it takes anybody's place. */
+bool sml_registry_admits(struct sml_registry *r, const char *peer, uint64_t now_ns);
 void sml_registry_on_opened(struct sml_registry *r, uint32_t conn, const char *peer, uint64_t now_ns);
 /* No number is free for a new connection: closes the one that has waited longest without joining. If all have joined,
  * the job ends that waits for ranks, has not got one for join_grace_ns, and whose source has the most connections of

@@ -310,7 +310,9 @@ static inline void take_effects(void) {
 /* --- steps; each leaves its effects in w.line --- */
 
 static inline void opened_from(uint32_t conn, const char *peer) {
-  w.is_open[conn] = true;
+  w.is_open[conn] = sml_registry_admits(w.r, peer, w.now_ns);
+  take_effects();
+  if (!w.is_open[conn]) return;
   memset(&w.last[conn], 0, sizeof w.last[conn]);
   sml_channel_init(&w.daemon_end[conn], true);
   sml_channel_init(&w.worker_end[conn], false);
