@@ -167,6 +167,7 @@ def test_an_address_that_is_none_is_wrong_usage():
     assert "HOST:PORT" in run(SWITCHML, "evict", "train", status=2)[1]
     run(SWITCHML, "evict", "train", "127.0.0.1:1,127.0.0.1:x,127.0.0.1:1", status=2)
     run(SWITCHML, "evict", "train", "127.0.0.1:1", status=2, SWITCHML_KEY_FILE="/nowhere")
+    assert "letters, digits" in run(SWITCHML, "evict", "no name", "127.0.0.1:1", status=2)[1]
     for command in (["status"], ["evict", "train"]):
         run(SWITCHML, *command, "127.0.0.1:1", status=1) # one that does not answer
 

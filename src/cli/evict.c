@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/options.h"
+#include "base/text.h"
 #include "cli/ask/status_client.h"
 
 #define PATIENCE_NS (5 * SML_NS_PER_S)
@@ -27,7 +28,9 @@ static const char *check(void *options) {
   const struct options *o = options;
   if (strlen(o->reason) > MAX_REASON_BYTES) return "--reason: more than 256 bytes";
   if (!o->job || !o->job[0]) return "which JOB?";
-  return strlen(o->job) >= SML_JOB_NAME_BYTES ? "a job's name has at most 63 characters" : NULL;
+  bool is_name = strlen(o->job) < SML_JOB_NAME_BYTES;
+  for (const char *c = o->job; *c; c++) is_name = is_name && sml_text_is_name_byte(*c);
+  return is_name ? NULL : "a job's name has 1 to 63 letters, digits or . _ : / -";
 }
 
 static bool evict(struct sml_exchange *x, const struct sml_status_source *source, const struct options *o) {
