@@ -74,6 +74,28 @@ static void test_keyed_job(void **state) {
   end();
 }
 
+/* All lanes have one key, and chunks at one place of their streams one tag. */
+static void test_moved_to_another_lane(void **state) {
+  (void)state;
+  struct sml_aggd_options options = with_keys();
+  options.num_lanes = 2;
+  begin_with(options);
+  start_keyed("x", ranks, &keys[0]);
+  assert_int_equal(ranks[0].start.num_lanes, 2);
+  uint8_t frame[9000] = {0};
+  struct sml_header h = header_of(&ranks[0], SML_PACKET_UPDATE, ranks[0].start.chunk_bytes);
+  h.slot = ranks[0].start.slot_base[0];
+  h.phase = ranks[0].start.first_phase;
+  h.tag = 7;
+  sml_store_be32(frame + sml_head_bytes(true), 40);
+  exchange(&ranks[0], 1, &h, frame, false);
+  update(&ranks[0], 1, 0, 7, 1, &h, frame, false);
+  assert_true(update(&ranks[1], 1, 0, 7, 2, &h, frame, true));
+  assert_int_equal(sml_load_be32(frame + sml_head_bytes(true)), 3);
+  for (uint32_t i = 0; i < 2; i++) hang_up(&ranks[i]);
+  end();
+}
+
 static void test_two_tenants_with_one_name(void **state) {
   (void)state;
   begin_with(with_keys());
@@ -297,6 +319,7 @@ static void test_limits_of_a_member(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_keyed_job),
+      cmocka_unit_test(test_moved_to_another_lane),
       cmocka_unit_test(test_two_tenants_with_one_name),
       cmocka_unit_test(test_forged_datagrams),
       cmocka_unit_test(test_refusals),

@@ -34,6 +34,36 @@ static void test_nothing_is_joined_before_auth(void **state) {
   assert_int_equal(counts.unjoined, 0);
 }
 
+/* However many lanes and slots there are: each lane has some of its own. */
+static void test_lanes_have_slots_of_their_own(void **state) {
+  (void)state;
+  static const struct {
+    uint32_t num_slots, num_lanes;
+    bool is_one_way;
+  } rows[] = {{16, 16, true}, {512, 16, true}, {1024, 16, false}, {8192, 8, false}};
+  for (size_t i = 0; i < SML_ARRAY_LEN(rows); i++) {
+    struct sml_registry_options options = defaults();
+    options.num_lanes = 16;
+    options.pool_slots = 65536;
+    for (uint32_t lane = 0; lane < 16; lane++) options.data_ports[lane] = (uint16_t)(7000 + lane);
+    begin_with(options);
+    for (uint32_t rank = 0; rank < 2; rank++) {
+      struct sml_ctl_message m = keyed_join("a", "x", rank);
+      m.u.join.num_slots = rows[i].num_slots;
+      m.u.join.num_lanes = 16;
+      m.u.join.features = SML_FEATURE_ONE_WAY;
+      w.worker_key = (struct sml_key){1, 2};
+      opened(rank);
+      said(rank, &m);
+    }
+    probed(0, 1472);
+    probed(1, 1472); /* START, which is looked at */
+    assert_int_equal(w.last[0].u.start.num_slots, rows[i].num_slots);
+    assert_int_equal(w.last[0].u.start.num_lanes, rows[i].num_lanes);
+    assert_int_equal((w.last[0].u.start.features & SML_FEATURE_ONE_WAY) != 0, rows[i].is_one_way);
+  }
+}
+
 /* What a guesser sees is the same whether the name exists or not. */
 static void test_wrong_keys_and_unknown_names(void **state) {
   (void)state;
@@ -232,6 +262,7 @@ static void test_replayed_session(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       KEYED(test_nothing_is_joined_before_auth),
+      KEYED(test_lanes_have_slots_of_their_own),
       KEYED(test_wrong_keys_and_unknown_names),
       KEYED(test_both_sides_must_want_a_key),
       KEYED(test_jobs_of_other_keys_never_meet),

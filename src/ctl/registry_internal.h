@@ -240,4 +240,7 @@ void sml_registry_tell_gone(struct sml_registry *r, struct sml_job_entry *job, u
 /* registry_start.c */
 /* All ranks are in and have probed: the job starts, or is refused. */
 void sml_registry_start(struct sml_registry *r, struct sml_job_entry *job);
+/* Where START says that the lane's windows begin. All lanes of a job have one key, and a MAC covers no port: with a key
+ * no two of them have a slot in common, so that a datagram fits no lane but its own. */
+uint16_t sml_registry_slot_base(const struct sml_job_entry *job, uint32_t lane);
 void sml_registry_give_windows(struct sml_registry *r, struct sml_job_entry *job, uint32_t num_lanes);

@@ -438,7 +438,7 @@ void sml_registry_send_start(struct sml_registry *r, struct sml_job_entry *job, 
   start->num_lanes = job->num_lanes;
   start->chunk_bytes = job->chunk_bytes;
   start->num_slots = job->num_slots;
-  memcpy(start->slot_base, job->slot_base, sizeof start->slot_base);
+  for (uint32_t l = 0; l < job->num_lanes; l++) start->slot_base[l] = sml_registry_slot_base(job, l);
   start->first_phase = first_phase;
   start->first_chunk = first_chunk;
   start->features = job->features | (job->is_one_way ? SML_FEATURE_ONE_WAY : 0);

@@ -64,6 +64,21 @@ static void choose_num_slots(const struct sml_registry *r, struct sml_job_entry 
       can_go_one_way(r, job) && SML_CTL_ALL_WINDOWS * job->num_slots + tuning.kept_slots <= r->options.pool_slots;
 }
 
+static uint32_t find_stride(const struct sml_job_entry *job) {
+  return job->num_slots << sml_ceil_log2(sml_registry_num_windows(job));
+}
+
+/* So many that each can have slots of its own. */
+static void limit_lanes(struct sml_job_entry *job) {
+  while (job->key_name[0] && job->num_lanes * find_stride(job) > UINT16_MAX + 1u)
+    if (job->is_one_way) job->is_one_way = false;
+    else job->num_lanes--;
+}
+
+uint16_t sml_registry_slot_base(const struct sml_job_entry *job, uint32_t lane) {
+  return job->key_name[0] ? (uint16_t)(lane * find_stride(job)) : job->slot_base[lane];
+}
+
 /* The rank with the smallest path, of those that send, which decides for all; NULL: the daemon itself has no larger
  * one. */
 static const struct sml_conn *find_narrowest(const struct sml_registry *r, const struct sml_job_entry *job,
@@ -233,6 +248,7 @@ void sml_registry_start(struct sml_registry *r, struct sml_job_entry *job) {
   sml_registry_group(r, job);
   if (!choose_chunk_size(r, job) || !choose_first_operation(r, job)) return;
   choose_num_slots(r, job);
+  limit_lanes(job);
   const char *over_quota = sml_registry_meet_quota(r, job);
   if (over_quota) refuse_job(r, job, SML_ERR_REFUSED, over_quota);
   if (over_quota || !take_windows(r, job)) return;

@@ -160,7 +160,9 @@ static inline void check_start(uint16_t job, const struct sml_ctl_start *start) 
   assert_int_equal(start->epoch, w.jobs[job].epoch);
   assert_memory_equal(start->secret, w.jobs[job].secret, sizeof start->secret);
   assert_true(start->num_lanes >= 1 && start->num_lanes <= w.options.num_lanes);
-  for (uint32_t lane = 0; lane < start->num_lanes; lane++) {
+  for (uint32_t lane = 1; lane < start->num_lanes && w.options.find_key != NULL; lane++)
+    assert_true(start->slot_base[lane] >= start->slot_base[lane - 1] + sml_ctl_all_slots(start));
+  for (uint32_t lane = 0; lane < start->num_lanes && w.options.find_key == NULL; lane++) {
     assert_true(start->slot_base[lane] + start->num_slots <= w.options.pool_slots);
     for (uint32_t j = 0; j < w.jobs_end; j++) {
       const struct sml_ctl_start *other = &w.jobs[j].start;
