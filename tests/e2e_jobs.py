@@ -247,6 +247,27 @@ def test_reload():
             assert member.process.poll() is None, member.text()
 
 
+def test_a_reload_refuses_addresses_that_are_none():
+    """As --check-config does; but what a name means is not asked."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        config = write(f"{folder}/conf", "listen = 127.0.0.1:0\n")
+        daemon = stack.enter_context(subprocess.Popen([e2e.SWITCHMLD, "--config", config], env=e2e.environment(),
+                                                      stderr=subprocess.PIPE, text=True))
+        stack.callback(daemon.kill)
+        line = daemon.stderr.readline()
+        for text, said in [("listen = 127.0.0.1", ":1: listen: '127.0.0.1' has no port"),
+                           ("http = 127.0.0.1:x", ":1: http: '127.0.0.1:x': the port is not a number"),
+                           ("multicast = 192.0.2.1", ":1: multicast: '192.0.2.1' is no range of multicast groups"),
+                           ("listen = agg.invalid:7\nmulticast = ff15::7:0\nmulticast-interface = nowhere", "reloaded")]:
+            write(config, text)
+            daemon.send_signal(signal.SIGHUP)
+            while not re.search("reloaded|reload_refused", line):
+                line = daemon.stderr.readline()
+                assert line, text
+            assert said in line, (text, line)
+            line = ""
+
+
 def test_hangup_ends_a_daemon_without_files():
     with e2e.Daemon() as daemon:
         daemon.process.send_signal(signal.SIGHUP)

@@ -84,15 +84,15 @@ static const struct addrinfo *choose_result(const struct addrinfo *results) {
   return ipv6;
 }
 
-static bool resolve_host(const struct host_and_port *hp, struct sml_addr *addr_out, char *error_out,
+static bool resolve_host(struct host_and_port *hp, bool looks_up, struct sml_addr *addr_out, char *error_out,
                          size_t error_bytes) {
-  struct addrinfo hints = {.ai_socktype = SOCK_DGRAM, .ai_family = AF_UNSPEC};
-  if (hp->is_ipv6) {
-    hints.ai_family = AF_INET6;
-    hints.ai_flags = AI_NUMERICHOST;
-  }
+  const struct addrinfo hints = {.ai_socktype = SOCK_DGRAM,
+                                 .ai_family = hp->is_ipv6 ? AF_INET6 : AF_UNSPEC,
+                                 .ai_flags = hp->is_ipv6 || !looks_up ? AI_NUMERICHOST : 0};
   struct addrinfo *results = NULL;
+  if (hp->is_ipv6 && !looks_up) hp->host[strcspn(hp->host, "%")] = '\0';
   const int rc = getaddrinfo(hp->host, NULL, &hints, &results);
+  if (rc == EAI_NONAME && !hp->is_ipv6 && !looks_up) return true;
   if (rc != 0 && hp->is_ipv6) return fail(error_out, error_bytes, "'%.64s' is not an IPv6 address", hp->host);
   if (rc != 0)
     return fail(error_out, error_bytes, "cannot resolve '%.64s': %s; check the name, or give the address", hp->host,
@@ -107,8 +107,8 @@ static bool resolve_host(const struct host_and_port *hp, struct sml_addr *addr_o
   return true;
 }
 
-bool sml_addr_parse(const char *text, uint16_t default_port, struct sml_addr *addr_out, char *error_out,
-                    size_t error_bytes) {
+static bool parse(const char *text, uint16_t default_port, bool looks_up, struct sml_addr *addr_out, char *error_out,
+                  size_t error_bytes) {
   struct host_and_port hp;
   uint16_t port = default_port;
   *addr_out = (struct sml_addr){.num_bytes = 0};
@@ -119,9 +119,19 @@ bool sml_addr_parse(const char *text, uint16_t default_port, struct sml_addr *ad
                 hp.is_ipv6 ? "[address]:port" : "host:port");
   if (hp.port != NULL && !parse_port(hp.port, &port))
     return fail(error_out, error_bytes, "'%.64s': the port is not a number from 0 to 65535", text);
-  if (!resolve_host(&hp, addr_out, error_out, error_bytes)) return false;
+  if (!resolve_host(&hp, looks_up, addr_out, error_out, error_bytes)) return false;
   sml_addr_set_port(addr_out, port);
   return true;
+}
+
+bool sml_addr_parse(const char *text, uint16_t default_port, struct sml_addr *addr_out, char *error_out,
+                    size_t error_bytes) {
+  return parse(text, default_port, true, addr_out, error_out, error_bytes);
+}
+
+bool sml_addr_check(const char *text, uint16_t default_port, struct sml_addr *addr_out, char *error_out,
+                    size_t error_bytes) {
+  return parse(text, default_port, false, addr_out, error_out, error_bytes);
 }
 
 void sml_addr_format(const struct sml_addr *addr, char *text, size_t text_bytes) {

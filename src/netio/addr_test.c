@@ -17,7 +17,7 @@ typedef int resolve(const char *node, const char *service, const struct addrinfo
 int getaddrinfo(const char *node, const char *service, const struct addrinfo *hints, struct addrinfo **results) {
   resolve *real;
   *(void **)&real = dlsym(RTLD_NEXT, "getaddrinfo");
-  if (strcmp(node, BOTH_NAME) != 0) return real(node, service, hints, results);
+  if (strcmp(node, BOTH_NAME) != 0 || (hints->ai_flags & AI_NUMERICHOST)) return real(node, service, hints, results);
   struct addrinfo *v6[2];
   assert_int_equal(real("::1", service, hints, &v6[0]), 0);
   assert_int_equal(real("127.0.0.1", service, hints, &v6[0]->ai_next), 0);
@@ -126,6 +126,25 @@ static void test_bad_texts(void **state) {
   }
 }
 
+/* Nor does an interface have to be there; a bad text is one for either. */
+static void test_nothing_is_looked_up_by_a_check(void **state) {
+  (void)state;
+  static const char *const texts[][2] = {{"192.0.2.1:7", "192.0.2.1:7"},
+                                         {"[::1]", "[::1]:9"},
+                                         {"[fe80::1%nowhere]:7", "[fe80::1]:7"},
+                                         {BOTH_NAME ":7", "none"},
+                                         {"name.invalid", "none"}};
+  struct sml_addr addr;
+  char error[160] = "", text[64];
+  for (size_t i = 0; i < SML_ARRAY_LEN(texts); i++) {
+    if (!sml_addr_check(texts[i][0], 9, &addr, error, sizeof error)) fail_msg("%s: %s", texts[i][0], error);
+    sml_addr_format(&addr, text, sizeof text);
+    assert_string_equal(text, texts[i][1]);
+  }
+  assert_false(sml_addr_check("name.invalid:x", 9, &addr, error, sizeof error));
+  assert_false(sml_addr_check("[name.invalid]:7", 9, &addr, error, sizeof error));
+}
+
 static void test_long_texts_and_short_rooms(void **state) {
   (void)state;
   struct sml_addr addr;
@@ -181,6 +200,7 @@ int main(void) {
                                      cmocka_unit_test(test_names),
                                      cmocka_unit_test(test_ipv4_comes_before_ipv6),
                                      cmocka_unit_test(test_bad_texts),
+                                     cmocka_unit_test(test_nothing_is_looked_up_by_a_check),
                                      cmocka_unit_test(test_long_texts_and_short_rooms),
                                      cmocka_unit_test(test_ports)};
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -85,7 +85,7 @@ bool sml_multicast_parse(const char *text, struct sml_multicast *m, char *error_
     return false;
   }
   (void)snprintf(group, sizeof group, "%.*s", (int)sml_min_u64(group_bytes, sizeof group - 1), text);
-  if (!sml_addr_parse(group, SML_MULTICAST_DEFAULT_PORT, &m->first, error_out, error_bytes)) return false;
+  if (!sml_addr_check(group, SML_MULTICAST_DEFAULT_PORT, &m->first, error_out, error_bytes)) return false;
   const uint16_t port = sml_addr_port(&m->first);
   if (sml_multicast_is_group(&m->first) && fits(m) && port != 0 && port <= 65536u - MAX_LANES) return true;
   (void)snprintf(error_out, error_bytes,

@@ -175,6 +175,9 @@ uint32_t sml_links_list(struct sml_link *links_out, uint32_t room);
  * Resolves names (may block), to IPv4 where a name has both. False: error_out has the reason. */
 bool sml_addr_parse(const char *text, uint16_t default_port, struct sml_addr *addr_out, char *error_out,
                     size_t error_bytes);
+/* As sml_addr_parse, but looks nothing up: a name gives the empty address, an interface's name no scope. */
+bool sml_addr_check(const char *text, uint16_t default_port, struct sml_addr *addr_out, char *error_out,
+                    size_t error_bytes);
 /* "192.0.2.1:48879", "[::1]:48879", "mem:3"; writes at most text_bytes, always terminated. */
 void sml_addr_format(const struct sml_addr *addr, char *text, size_t text_bytes);
 uint16_t sml_addr_port(const struct sml_addr *addr);
@@ -192,7 +195,7 @@ struct sml_multicast {
   uint8_t ttl;           /* 1: not beyond the next router */
 };
 /* "GROUP[/COUNT]" or "GROUP:PORT[/COUNT]", IPv6 groups with a port as "[GROUP]:PORT". Sets `first` and num_groups.
- * False: error_out says what is wrong. */
+ * Names are no groups. False: error_out says what is wrong. */
 bool sml_multicast_parse(const char *text, struct sml_multicast *multicast_out, char *error_out, size_t error_bytes);
 bool sml_multicast_is_group(const struct sml_addr *addr);
 

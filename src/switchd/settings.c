@@ -218,15 +218,20 @@ static bool take_options(struct reading *r) {
   return are_taken;
 }
 
+static bool parse_addr(const struct reading *r, const char *text, uint16_t default_port, struct sml_addr *addr_out,
+                       char *reason, size_t reason_bytes) {
+  return (r->is_reload ? sml_addr_check : sml_addr_parse)(text, default_port, addr_out, reason, reason_bytes);
+}
+
 static bool take_multicast(struct reading *r) {
   char reason[256], place[4096];
   struct sml_settings *s = r->s;
   struct sml_multicast *m = &s->aggd.multicast;
   if (s->multicast && !sml_multicast_parse(s->multicast, m, reason, sizeof reason))
     return fail(r, STATUS_USAGE, "%s: %s", place_of(s, "multicast", place, sizeof place), reason);
-  if (s->multicast && m->first.num_bytes != s->aggd.listen.num_bytes)
+  if (s->multicast && s->aggd.listen.num_bytes > 0 && m->first.num_bytes != s->aggd.listen.num_bytes)
     return fail(r, STATUS_USAGE, "--multicast and --listen must both be IPv4 or both IPv6");
-  if (s->multicast_interface && !sml_multicast_find_interface(s->multicast_interface, &m->interface))
+  if (s->multicast_interface && !r->is_reload && !sml_multicast_find_interface(s->multicast_interface, &m->interface))
     return fail(r, STATUS_USAGE, "%s: no interface has the name or address '%s'",
                 place_of(s, "multicast-interface", place, sizeof place), s->multicast_interface);
   return true;
@@ -250,7 +255,7 @@ static bool take_switch(struct reading *r) {
                 "%s: bmv2 takes at most %u lanes: answers to questions grow by more than a simple_switch has room for",
                 place_of(s, "dataplane", place, sizeof place), MAX_BMV2_LANES);
   const uint16_t port = is_tofino ? SML_TOFINO_PORT : SML_BMV2_PORT;
-  if (r->is_reload || sml_addr_parse(s->switch_runtime, port, &s->switch_addr, reason, sizeof reason)) return true;
+  if (parse_addr(r, s->switch_runtime, port, &s->switch_addr, reason, sizeof reason)) return true;
   return fail(r, STATUS_USAGE, "%s: %s", place_of(s, "switch", place, sizeof place), reason);
 }
 
@@ -276,10 +281,10 @@ static bool take_networks(struct reading *r) {
 static bool take_addresses(struct reading *r) {
   struct sml_settings *s = r->s;
   char reason[256], place[4096];
-  bool is_fine = sml_addr_parse(s->listen, 0, &s->aggd.listen, reason, sizeof reason);
+  bool is_fine = parse_addr(r, s->listen, 0, &s->aggd.listen, reason, sizeof reason);
   if (!is_fine) fail(r, STATUS_USAGE, "%s: %s", place_of(s, "listen", place, sizeof place), reason);
   is_fine = (!is_fine || take_multicast(r)) && is_fine;
-  if (s->http && !sml_addr_parse(s->http, 0, &s->http_addr, reason, sizeof reason))
+  if (s->http && !parse_addr(r, s->http, 0, &s->http_addr, reason, sizeof reason))
     is_fine = fail(r, STATUS_USAGE, "%s: %s", place_of(s, "http", place, sizeof place), reason);
   return is_fine;
 }
@@ -288,7 +293,7 @@ static bool take_addresses(struct reading *r) {
 static bool finish(struct reading *r) {
   struct sml_settings *s = r->s;
   char reason[256], place[4096];
-  bool is_fine = r->is_reload || take_addresses(r);
+  bool is_fine = take_addresses(r);
   is_fine = take_switch(r) && is_fine;
   is_fine = take_networks(r) && is_fine;
   if (s->http_host && !sml_http_host_names_are_valid(s->http_host))
