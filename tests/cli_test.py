@@ -235,6 +235,34 @@ def test_options_that_do_not_go_together_are_found_before_the_start():
             assert f"switchmld: {where}: in switch format there are neither" in said and f"leave {which} away" in said, said
 
 
+def test_what_would_fail_the_start_is_found_before_it():
+    with tempfile.TemporaryDirectory() as folder:
+        os.mkfifo(os.path.join(folder, "pipe"))
+        missing, pipe = os.path.join(folder, "missing", "file"), os.path.join(folder, "pipe")
+        said = run(SWITCHMLD, "--check-config", "--cpus", "0,1022", "--lanes", "2", "--port-file", missing, "--pcap", pipe,
+                   status=1)[1].splitlines()
+        assert len(said) == 3 and "processor 1022, one of --cpus or SWITCHML_CPUS" in said[0], said
+        assert said[1] == f"switchmld: cannot write the port file {missing}: No such file or directory", said
+        assert said[2] == f"switchmld: cannot write the capture {pipe}: a file that is not regular is there", said
+        run(SWITCHMLD, "--check-config", "--cpus", "0,1022", "--port-file", os.path.join(folder, "port"), "--pcap", "file")
+        assert os.listdir(folder) == ["pipe"]
+    for kind in "bmv2", "dpdk-p4":
+        for listen in ["--listen", "0.0.0.0:1"], ["--listen", "[::1]:1"], []:
+            said = run(SWITCHMLD, "--check-config", "--dataplane", kind, "--switch-format", "32", *listen, status=2)[1]
+            assert f"--listen: with {kind} it must be the IPv4 address by which ranks reach this host" in said, said
+        run(SWITCHMLD, "--check-config", "--dataplane", kind, "--switch-format", "32", "--listen", "192.0.2.1:1")
+
+
+def test_an_option_without_effect_is_named():
+    for arguments, other in ((["--multicast-ttl", "2"], "multicast"), (["--multicast-interface", "lo"], "multicast"),
+                             (["--http-host", "agg"], "http"), (["--switch", "127.0.0.1"], "dataplane"),
+                             (["--switch-cpu-port", "1"], "dataplane"), (["--switch-program", "p"], "dataplane tofino"),
+                             (["--end-withdrawn"], "key-file")):
+        said = run(SWITCHMLD, *arguments, "--check-config")[1]
+        assert re.search(f"warning without_effect option={arguments[0][2:]} .*only with --{other}\"$", said.strip()), said
+    assert run(SWITCHMLD, "--multicast-ttl", "2", "--multicast", "239.192.7.0", "--check-config")[1] == ""
+
+
 def test_a_tofino_is_said_to_be_untried():
     """By --help, and by a daemon that starts with one, whether the switch answers or not."""
     assert "a Tofino (never run on one)" in " ".join(run(SWITCHMLD, "--help")[0].split())

@@ -2,6 +2,8 @@
  * switchmld: the aggregator as a daemon. Reads its settings, runs the service (src/aggd) until a signal comes. Exit
  * status: 0 stopped by a signal, 1 could not start, 2 wrong usage. */
 #include <errno.h>
+#include <libgen.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -318,7 +320,39 @@ static int serve(struct daemon *d, const sigset_t *awaited_signals) {
 
 /* --- */
 
+/* A file that would be made anew. */
+static bool check_file(const char *what, const char *path) {
+  char folder[4096];
+  struct stat st;
+  if (!path) return true;
+  snprintf(folder, sizeof folder, "%s", path);
+  const bool is_taken = stat(path, &st) == 0 && !S_ISREG(st.st_mode);
+  if (!is_taken && access(dirname(folder), W_OK | X_OK) == 0) return true;
+  complain("cannot write the %s %s: %s", what, path,
+           is_taken ? "a file that is not regular is there" : strerror(errno));
+  return false;
+}
+
+/* By trying them: this process does nothing else any more. */
+static bool check_cpus(const struct sml_settings *s) {
+  for (uint32_t l = 0; l < s->aggd.num_lanes; l++) {
+    const uint32_t cpu = sml_cpus_of_thread(&s->aggd.cpus, l);
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    if (cpu == SML_MAX_CPUS) return true;
+    CPU_SET(cpu, &set);
+    if (sched_setaffinity(0, sizeof set, &set) == 0) continue;
+    complain("cannot run a thread on processor %u, one of --cpus or SWITCHML_CPUS: %s", cpu, strerror(errno));
+    return false;
+  }
+  return true;
+}
+
 static int say_checked(const struct sml_settings *s) {
+  bool is_fine = check_cpus(s);
+  is_fine = check_file("port file", s->port_file) && is_fine;
+  is_fine = check_file("capture", s->aggd.pcap_path) && is_fine;
+  if (!is_fine) return 1;
   sml_settings_warn(s);
   printf("%s is fine: %u keys, %u tenants\n", s->config_path ? s->config_path : "the command line", s->aggd.num_keys,
          s->aggd.num_tenants);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "switchd/settings.h"
 
+#include <netinet/in.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -278,11 +279,23 @@ static bool take_networks(struct reading *r) {
   return true;
 }
 
+static bool take_listen(struct reading *r) {
+  char reason[256], place[4096];
+  struct sml_settings *s = r->s;
+  struct sml_addr *addr = &s->aggd.listen;
+  const struct sockaddr_in *in = (const struct sockaddr_in *)(const void *)addr->bytes;
+  if (!parse_addr(r, s->listen, 0, addr, reason, sizeof reason))
+    return fail(r, STATUS_USAGE, "%s: %s", place_of(s, "listen", place, sizeof place), reason);
+  if (s->dataplane == SML_SOFTWARE || addr->num_bytes == 0 || (in->sin_family == AF_INET && in->sin_addr.s_addr != 0))
+    return true;
+  return fail(r, STATUS_USAGE, "%s: with %s it must be the IPv4 address by which ranks reach this host",
+              place_of(s, "listen", place, sizeof place), sml_dataplane_names[s->dataplane]);
+}
+
 static bool take_addresses(struct reading *r) {
   struct sml_settings *s = r->s;
   char reason[256], place[4096];
-  bool is_fine = parse_addr(r, s->listen, 0, &s->aggd.listen, reason, sizeof reason);
-  if (!is_fine) fail(r, STATUS_USAGE, "%s: %s", place_of(s, "listen", place, sizeof place), reason);
+  bool is_fine = take_listen(r);
   is_fine = (!is_fine || take_multicast(r)) && is_fine;
   if (s->http && !parse_addr(r, s->http, 0, &s->http_addr, reason, sizeof reason))
     is_fine = fail(r, STATUS_USAGE, "%s: %s", place_of(s, "http", place, sizeof place), reason);
@@ -361,7 +374,28 @@ void sml_settings_clear(struct sml_settings *s) {
   s->config = NULL;
 }
 
+static void warn_of_options(const struct sml_settings *s) {
+  const bool has_switch = s->dataplane != SML_SOFTWARE;
+  const struct {
+    const char *name, *text;
+    bool has_effect;
+  } rows[] = {{"multicast-interface", "it counts only with --multicast", s->multicast != NULL},
+              {"multicast-ttl", "it counts only with --multicast", s->multicast != NULL},
+              {"http-host", "it counts only with --http", s->http != NULL},
+              {"switch", "it counts only with --dataplane", has_switch},
+              {"switch-cpu-port", "it counts only with --dataplane", has_switch},
+              {"switch-program", "it counts only with --dataplane tofino", s->dataplane == SML_TOFINO},
+              {"end-withdrawn", "it counts only with --key-file", s->aggd.num_keys > 0 || !s->ends_withdrawn}};
+  for (size_t i = 0; i < SML_ARRAY_LEN(rows); i++) {
+    const char *nearest;
+    const struct sml_log_field option = {"option", rows[i].name, 0};
+    if (rows[i].has_effect || !s->texts.texts[sml_option_find(rows[i].name, &nearest)]) continue;
+    sml_log_event(SML_LOG_WARNING, "without_effect", &option, 1, rows[i].text);
+  }
+}
+
 void sml_settings_warn(const struct sml_settings *s) {
+  warn_of_options(s);
   for (uint32_t i = 0; i < s->aggd.num_tenants; i++) {
     const char *name = s->tenants[i].name;
     const bool is_keyed = s->aggd.num_keys > 0;

@@ -12,7 +12,7 @@ int sml_settings_read(int argc, char **argv, bool is_reload, struct sml_settings
 void sml_settings_clear(struct sml_settings *settings);
 /* Forgets the keys, once the service has its copy. */
 void sml_settings_drop_keys(struct sml_settings *settings);
-/* Log lines about sections of tenants that have no effect. */
+/* Log lines about options, and sections of tenants, that have no effect. */
 void sml_settings_warn(const struct sml_settings *settings);
 /* "slots, lanes": options that are others now and count from the next start on; "": none. */
 void sml_settings_compare(const struct sml_settings *running, const struct sml_settings *now, char *text,
