@@ -173,6 +173,13 @@ def test_strangers_are_warned_of():
             assert ("open_to_strangers" in daemon.text()) == is_warned, daemon.text()
 
 
+def test_a_status_that_is_open_to_strangers_is_warned_of():
+    for http, is_warned in (("127.0.0.1:0", False), ("[::1]:0", False), ("0.0.0.0:0", True)):
+        with e2e.Daemon("--http", http) as daemon:
+            warned = re.findall(r"open_to_strangers address=(\S+) \"whoever reaches this address sees", daemon.text())
+            assert len(warned) == is_warned and all(w.startswith("0.0.0.0:") for w in warned), daemon.text()
+
+
 def evict(*arguments, **env):
     done = subprocess.run([e2e.SWITCHML, "evict", *arguments], capture_output=True, text=True, check=False,
                           env=e2e.environment(**env), timeout=30 * e2e.PATIENCE)

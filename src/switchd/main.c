@@ -148,10 +148,14 @@ static void say_memory(const struct daemon *d) {
   sml_log_event(SML_LOG_INFO, "memory", fields, SML_ARRAY_LEN(fields), "");
 }
 
-/* Without keys whoever reaches the port may join, and be in the way of those who do. */
-static void warn_of_strangers(const struct daemon *d) {
+/* Without keys whoever reaches the port may join, and be in the way of those who do; HTTP has no keys. */
+static void warn_of_strangers(const struct daemon *d, const char *http_text) {
   const struct sml_aggd_options *o = &d->settings.aggd;
-  const struct sml_log_field address = {"address", d->addr_text, 0};
+  const struct sml_log_field address = {"address", d->addr_text, 0}, http = {"address", http_text, 0};
+  if (d->settings.http && !sml_text_is_loopback(http_text))
+    sml_log_event(SML_LOG_WARNING, "open_to_strangers", &http, 1,
+                  "whoever reaches this address sees all jobs, hosts and names of keys: give --http 127.0.0.1, or an "
+                  "address that only the scraper reaches");
   if (o->num_keys > 0 || o->num_networks > 0 || sml_text_is_loopback(d->addr_text)) return;
   sml_log_event(SML_LOG_WARNING, "open_to_strangers", &address, 1,
                 o->packet_lanes > 0 ? "whoever reaches this address may join, hold and end jobs: name the networks of "
@@ -161,7 +165,7 @@ static void warn_of_strangers(const struct daemon *d) {
 }
 
 static void say_ready(const struct daemon *d) {
-  char http_text[64];
+  char http_text[64] = "";
   const struct sml_settings *s = &d->settings;
   const struct sml_log_field place[] = {{"address", d->addr_text, 0}, {"lanes", NULL, s->aggd.num_lanes}};
   if (log_format == SML_LOG_JSON) sml_log_event(SML_LOG_INFO, "listening", place, SML_ARRAY_LEN(place), "");
@@ -174,7 +178,7 @@ static void say_ready(const struct daemon *d) {
   }
   const struct sml_log_field keys = {"keys", NULL, s->aggd.num_keys};
   if (s->aggd.num_keys > 0) sml_log_event(SML_LOG_INFO, "authenticating", &keys, 1, "");
-  warn_of_strangers(d);
+  warn_of_strangers(d, http_text);
   say_memory(d);
   if (sml_faults_any(&s->aggd.faults))
     sml_log_event(SML_LOG_WARNING, "faults_injected", NULL, 0, getenv("SWITCHML_FAULTS"));
