@@ -234,6 +234,7 @@ def test_reload():
         with real.job(daemon.address, 2, SWITCHML_KEY_FILE=keys["red"]) as refused:
             for member in refused:
                 assert "has no key 'red', or not the same one" in member.error()[3]
+        assert all(re.search(f'join_refused job=[a-z]+ rank={rank} "', daemon.text()) for rank in range(2)), daemon.text()
         blue = stack.enter_context(real.job(daemon.address, 2, MEMBER_JOB="new", MEMBER_PAUSE_US=2000,
                                             SWITCHML_KEY_FILE=keys["blue"]))
         for member in blue:

@@ -22,7 +22,7 @@ struct sml_dataplane;
 struct sml_aggd_note {
   const char *name; /* "job_started", "rank_lost" ... */
   bool is_warning;
-  const char *job_name; /* "" when no job is concerned */
+  const char *job_name; /* "" when no job is concerned. "join_refused": with `rank`, as the rank says; no `job` */
   const char *key_name; /* of the job; "": none */
   uint32_t job, epoch, world_size, rank;
   const char *text; /* one sentence, or settings as key=value */

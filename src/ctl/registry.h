@@ -120,7 +120,7 @@ struct sml_effect {
   uint64_t secret[2];        /* OPEN_JOB, START_JOB: as in WELCOME and START */
   uint64_t worker_nonce[2], daemon_nonce[2];
   enum sml_note note;
-  const char *job_name;  /* NOTE */
+  const char *job_name;  /* NOTE; JOIN_REFUSED: as the rank says, `job` is none */
   const char *text;      /* NOTE: one sentence */
   uint32_t offset_bytes; /* SHOW */
   const char *key_name;  /* SHOW; NOTE of a job */

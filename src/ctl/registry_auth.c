@@ -7,6 +7,11 @@ void sml_registry_turn_away(struct sml_registry *r, uint32_t conn, enum sml_note
                             const char *text, const char *noted) {
   sml_registry_send(r, conn, sml_registry_farewell(r, false, status, NULL, 0, text));
   sml_registry_note(r, note, NULL, 0, sml_registry_text(r, "%s: %.420s", r->conns[conn].host, noted));
+  if (note == SML_NOTE_JOIN_REFUSED) { /* a job of that name need not be there */
+    struct sml_effect *effect = &r->effects[r->num_effects - 1];
+    effect->job_name = sml_registry_text(r, "%s", r->conns[conn].join.job_name);
+    effect->rank = r->conns[conn].join.rank;
+  }
   sml_registry_forget(r, conn);
 }
 
@@ -41,6 +46,7 @@ static void challenge(struct sml_registry *r, uint32_t conn, const char *key_nam
 
 void sml_registry_challenge(struct sml_registry *r, uint32_t conn, const struct sml_ctl_join *join, uint64_t now_ns) {
   struct sml_conn *c = &r->conns[conn];
+  c->join = *join;
   if (!join->key_name[0] && !r->options.find_key) {
     sml_registry_join(r, conn, join, now_ns);
     return;
@@ -57,7 +63,6 @@ void sml_registry_challenge(struct sml_registry *r, uint32_t conn, const struct 
                         "file with a key of its --key-file");
     return;
   }
-  c->join = *join;
   c->wants_status = false;
   challenge(r, conn, join->key_name, join->nonce);
 }

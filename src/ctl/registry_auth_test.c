@@ -82,6 +82,7 @@ static void test_wrong_keys_and_unknown_names(void **state) {
              "line of the aggregator's --key-file",
              rows[i].name);
     expect_detail(0, detail);
+    assert_non_null(strstr(w.notes, ":x:10.0.0.0: the aggregator has no key"));
     expect_all_free();
   }
 }
@@ -96,6 +97,7 @@ static void test_both_sides_must_want_a_key(void **state) {
   expect_detail(0,
                 "the aggregator takes ranks with a key only: set SWITCHML_KEY_FILE on all ranks to a file with a "
                 "key of its --key-file");
+  assert_non_null(strstr(w.notes, ":x:10.0.0.0: "));
   is_keyed = false;
   begin();
   m = keyed_join("a", "x", 0);

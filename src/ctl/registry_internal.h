@@ -25,7 +25,7 @@ struct sml_conn {
   uint64_t source;           /* of the host: whose limits count */
   uint64_t heard_at_ns;      /* opened; MEMBER: or the last message, or when new packets were found */
   uint64_t paced_ns;         /* of its messages */
-  struct sml_ctl_join join;  /* CHALLENGED; of a viewer only the key's name */
+  struct sml_ctl_join join;  /* that it said first; of a viewer only the key's name */
   bool wants_status;         /* CHALLENGED for that */
   struct sml_key tenant;     /* CHALLENGED, keyed MEMBER */
   /* of a member */

@@ -216,7 +216,7 @@ static void test_duplicate_rank_is_refused(void **state) {
   opened(5); /* also once it runs */
   join(5, "x", 0, 2);
   expect_twin(5, 0, "10.0.0.4:4244", is_keyed);
-  assert_non_null(strstr(w.notes, "10.0.0.5: rank 0"));
+  assert_non_null(strstr(w.notes, ":x:10.0.0.5: rank 0"));
 }
 
 static void test_running_job_takes_nobody(void **state) {
