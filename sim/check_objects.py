@@ -22,7 +22,7 @@ ONLOOKERS = {"ctl/src_ctl_test_registry_check.c.o", "core/src_core_test_aggregat
              "core/src_core_test_worker_invariants.c.o"}
 # The daemon's command alone has options, looks at links, and says how much memory it may need: base/options.c,
 # netio/link.c and aggd/memory.c are not asked for.
-REPLACED = re.compile(r"^(base/(.*_)?options\.c\.o|netio/(.*_)?link\.c\.o|aggd/(.*_)?memory\.c\.o|netio/\w*udp(_rx|_tx|_group)?\.c\.o|netio/.*_udp(_rx|_tx|_group)?\.c\.o|process/(.*_)?fork\.c\.o|base/(.*_)?log\.c\.o)$")
+REPLACED = re.compile(r"^(base/(.*_)?options\.c\.o|netio/(.*_)?link\.c\.o|aggd/(.*_)?memory\.c\.o|netio/\w*udp(_rx|_tx|_group)?\.c\.o|netio/.*_udp(_rx|_tx|_group)?\.c\.o|base/(.*_)?(fork|log)\.c\.o)$")
 # Simulated processes have no host to share memory on: sml_shm_identity() is replaced and says so (sim/process.c),
 # so what else is in this folder is linked, but never called.
 # Nor do they write files: nothing asks for a trace or a capture. Their library's lines go where the simulator's do, and

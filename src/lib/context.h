@@ -2,8 +2,8 @@
  * A process's threads, sockets and operations. */
 #pragma once
 
+#include "base/fork.h"
 #include "lib/control.h"
-#include "process/fork.h"
 #include "method/engines.h"
 
 struct sml_context {

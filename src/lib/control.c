@@ -7,10 +7,10 @@
 #include <unistd.h>
 
 #include "base/fd.h"
+#include "base/fork.h"
 #include "base/thread.h"
 #include "engine/engine.h"
 #include "lib/session.h"
-#include "process/fork.h"
 
 static void drain_wakes(struct sml_control *c) {
   uint64_t count;

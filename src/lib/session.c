@@ -11,8 +11,8 @@
 #include <unistd.h>
 
 #include "base/fd.h"
+#include "base/fork.h"
 #include "core/wire.h"
-#include "process/fork.h"
 
 _Static_assert(SML_CTL_CHECK_BYTES == SML_CHECK_BYTES, "");
 

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <sys/random.h>
 
+#include "base/fork.h"
 #include "meet/interfaces.h"
-#include "process/fork.h"
 #include "quant/narrow.h"
 
 #define MAGIC 0x534d4c48u /* "SMLH" */

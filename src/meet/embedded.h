@@ -5,8 +5,8 @@
 #pragma once
 
 #include "aggd/aggd.h"
+#include "base/fork.h"
 #include "meet/job_settings.h"
-#include "process/fork.h"
 #include "process/settings.h"
 
 /* A shard in this process. */

@@ -5,11 +5,11 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/fork.h"
 #include "core/wire.h"
 #include "shm/shm_relay.h"
 #include "meet/key.h"
 #include "meet/types.h"
-#include "process/fork.h"
 #include "process/log.h"
 #include "process/settings.h"
 

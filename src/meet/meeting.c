@@ -14,10 +14,10 @@
 
 #include "base/clock.h"
 #include "base/fd.h"
+#include "base/fork.h"
 #include "meet/interfaces.h"
 #include "meet/job_settings.h"
 #include "meet/rendezvous_message.h"
-#include "process/fork.h"
 
 #define MAX_STRANGERS 256u             /* connections that are no ranks yet */
 #define STRANGER_NS (2 * SML_NS_PER_S) /* that they have to become one, however they use it */

@@ -13,8 +13,8 @@
 
 #include "base/clock.h"
 #include "base/fd.h"
+#include "base/fork.h"
 #include "meet/rendezvous_message.h"
-#include "process/fork.h"
 #include "process/settings.h"
 
 #define MIN_RETRY_MS 20

@@ -4,9 +4,9 @@
  * timeout; a later round has as long from there, and 10 s at least. */
 #pragma once
 
+#include "base/fork.h"
 #include "meet/job_settings.h"
 #include "meet/meeting.h"
-#include "process/fork.h"
 #include "process/status.h"
 
 struct sml_rendezvous {

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "base/fd.h"
-#include "process/fork.h"
+#include "base/fork.h"
 
 #define IPV4_UDP_BYTES 28u
 #define IPV6_UDP_BYTES 48u

@@ -10,8 +10,8 @@
 #include <unistd.h>
 
 #include "base/fd.h"
+#include "base/fork.h"
 #include "base/writer.h"
-#include "process/fork.h"
 
 #define LINE_BYTES 1280u
 #define FLUSH_NS (100 * SML_NS_PER_MS)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "process/fork.h"
+#include "base/fork.h"
 
 #include <pthread.h>
 
