@@ -19,6 +19,7 @@
 
 #include "base/clock.h"
 #include "base/fd.h"
+#include "base/fork.h"
 #include "base/siphash.h"
 
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
@@ -32,6 +33,43 @@ struct greeting {
   uint64_t num_bytes;
   uint32_t num_ranks, index;
 };
+
+/* What is open while ranks meet, by one thread. A child of fork() closes it: it is no rank. */
+enum { MEMORY, LISTENER, PEER, NUM_DESCRIPTORS };
+struct descriptors {
+  struct sml_fork_watch watch;
+  int fds[NUM_DESCRIPTORS];
+};
+
+static void close_in_child(struct sml_fork_watch *watch) {
+  const struct descriptors *d = (const struct descriptors *)watch;
+  for (uint32_t i = 0; i < NUM_DESCRIPTORS; i++)
+    if (d->fds[i] >= 0) close(d->fds[i]);
+}
+
+static void watch_descriptors(struct descriptors *d) {
+  *d = (struct descriptors){.watch.in_child = close_in_child, .fds = {-1, -1, -1}};
+  sml_fork_watch(&d->watch);
+}
+
+/* After sml_fork_lock(). False: it is none. */
+static bool keep(struct descriptors *d, uint32_t which, int fd) {
+  d->fds[which] = fd;
+  sml_fork_unlock();
+  return d->fds[which] >= 0;
+}
+
+static void let_go(struct descriptors *d, uint32_t which) {
+  sml_fork_lock();
+  if (d->fds[which] >= 0) close(d->fds[which]);
+  d->fds[which] = -1;
+  sml_fork_unlock();
+}
+
+static void let_all_go(struct descriptors *d) {
+  for (uint32_t i = 0; i < NUM_DESCRIPTORS; i++) let_go(d, i);
+  sml_fork_unwatch(&d->watch);
+}
 
 static enum sml_shm_met fail(char *error, const char *what) {
   snprintf(error, SML_SHM_ERROR_BYTES, "%s failed: %s", what, strerror(errno));
@@ -141,7 +179,7 @@ static void serve_one(int peer, int memory_fd, const struct greeting *mine, uint
   if (await(peer, POLLIN, GREETING_MS) && recv(peer, &byte, 1, MSG_DONTWAIT) == 1) sml_bit_set(served, g.index);
 }
 
-static enum sml_shm_met serve_all(int listener, int memory_fd, const struct sml_shm_meeting *m, size_t num_bytes,
+static enum sml_shm_met serve_all(struct descriptors *d, const struct sml_shm_meeting *m, size_t num_bytes,
                                   uint64_t *served, uint32_t *missing_out) {
   const struct greeting mine = make_greeting(m, num_bytes);
   for (;;) {
@@ -151,53 +189,59 @@ static enum sml_shm_met serve_all(int listener, int memory_fd, const struct sml_
     *missing_out = missing;
     const enum sml_shm_met state = look_around(m);
     if (state != SML_SHM_MET) return state;
-    if (!await(listener, POLLIN, STEP_MS)) continue;
-    const int peer = sml_fd_raise(accept4(listener, NULL, NULL, SOCK_CLOEXEC));
-    if (peer < 0) continue;
-    serve_one(peer, memory_fd, &mine, served);
-    close(peer);
+    if (!await(d->fds[LISTENER], POLLIN, STEP_MS)) continue;
+    sml_fork_lock();
+    if (keep(d, PEER, sml_fd_raise(accept4(d->fds[LISTENER], NULL, NULL, SOCK_CLOEXEC))))
+      serve_one(d->fds[PEER], d->fds[MEMORY], &mine, served);
+    let_go(d, PEER);
   }
 }
 
-static enum sml_shm_met listen_and_serve(int memory_fd, const struct sml_shm_meeting *m, size_t num_bytes,
+static enum sml_shm_met listen_and_serve(struct descriptors *d, const struct sml_shm_meeting *m, size_t num_bytes,
                                          uint32_t *missing_out, char *error) {
   struct sockaddr_un name;
   const socklen_t name_bytes = make_name(m, &name);
   uint64_t *served = calloc(SML_BITMAP_WORDS(m->num_ranks), sizeof *served);
   if (served == NULL) return fail(error, "allocating memory");
   enum sml_shm_met met;
-  const int listener = sml_fd_raise(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (listener < 0) met = fail(error, "opening a local socket");
-  else if (bind(listener, (struct sockaddr *)(void *)&name, name_bytes) != 0 ||
-           listen(listener, (int)m->num_ranks) != 0)
+  sml_fork_lock();
+  if (!keep(d, LISTENER, sml_fd_raise(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0))))
+    met = fail(error, "opening a local socket");
+  else if (bind(d->fds[LISTENER], (struct sockaddr *)(void *)&name, name_bytes) != 0 ||
+           listen(d->fds[LISTENER], (int)m->num_ranks) != 0)
     met = fail(error, "listening on a local socket");
-  else met = serve_all(listener, memory_fd, m, num_bytes, served, missing_out);
-  if (listener >= 0) close(listener);
+  else met = serve_all(d, m, num_bytes, served, missing_out);
   free(served);
   return met;
 }
 
+/* Allocated, sealed and mapped. */
+static enum sml_shm_met make_segment(struct descriptors *d, struct sml_shm_segment *s, size_t num_bytes, char *error) {
+  sml_fork_lock();
+  if (!keep(d, MEMORY, sml_fd_raise(memfd_create("switchml", MFD_CLOEXEC | MFD_ALLOW_SEALING))))
+    return fail(error, "memfd_create");
+  const int number = sml_fd_allocate_quietly(d->fds[MEMORY], num_bytes);
+  if (number != 0) return fail_to_allocate(error, num_bytes, number);
+  if (fcntl(d->fds[MEMORY], F_ADD_SEALS, SEALS) != 0) return fail(error, "sealing a shared segment");
+  return map(s, d->fds[MEMORY], num_bytes, error);
+}
+
 enum sml_shm_met sml_shm_segment_offer(struct sml_shm_segment *s, size_t num_bytes, const struct sml_shm_meeting *m,
                                        uint32_t *missing_out, char error_out[SML_SHM_ERROR_BYTES]) {
-  enum sml_shm_met met;
+  struct descriptors d;
   s->memory = NULL;
   *missing_out = 0;
-  const int fd = sml_fd_raise(memfd_create("switchml", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (fd < 0) return fail(error_out, "memfd_create");
-  const int error = sml_fd_allocate_quietly(fd, num_bytes);
-  if (error != 0) met = fail_to_allocate(error_out, num_bytes, error);
-  else if (fcntl(fd, F_ADD_SEALS, SEALS) != 0) met = fail(error_out, "sealing a shared segment");
-  else met = map(s, fd, num_bytes, error_out);
-  if (met == SML_SHM_MET) met = listen_and_serve(fd, m, num_bytes, missing_out, error_out);
-  close(fd);
+  watch_descriptors(&d);
+  enum sml_shm_met met = make_segment(&d, s, num_bytes, error_out);
+  if (met == SML_SHM_MET) met = listen_and_serve(&d, m, num_bytes, missing_out, error_out);
+  let_all_go(&d);
   if (met != SML_SHM_MET) sml_shm_segment_close(s);
   return met;
 }
 
 /* ---- the others ---- */
 
-/* -1: there was none. */
-static int receive_descriptor(int from) {
+static bool receive_memory(struct descriptors *d) {
   char byte;
   struct iovec data = {.iov_base = &byte, .iov_len = 1};
   union {
@@ -206,13 +250,13 @@ static int receive_descriptor(int from) {
   } control;
   struct msghdr message = {
       .msg_iov = &data, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof control.room};
-  if (recvmsg(from, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT) != 1) return -1;
-  const struct cmsghdr *c = CMSG_FIRSTHDR(&message);
-  if (c == NULL || c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS || c->cmsg_len != CMSG_LEN(sizeof(int)))
-    return -1;
-  int fd;
-  memcpy(&fd, CMSG_DATA(c), sizeof fd);
-  return sml_fd_raise(fd);
+  int fd = -1;
+  sml_fork_lock();
+  const struct cmsghdr *c =
+      recvmsg(d->fds[PEER], &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT) == 1 ? CMSG_FIRSTHDR(&message) : NULL;
+  if (c != NULL && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS && c->cmsg_len == CMSG_LEN(sizeof fd))
+    memcpy(&fd, CMSG_DATA(c), sizeof fd);
+  return keep(d, MEMORY, sml_fd_raise(fd));
 }
 
 /* A segment that could still shrink would be a way to kill this process. */
@@ -223,8 +267,9 @@ static bool is_sound(int fd, size_t num_bytes) {
 }
 
 /* TOO_LATE: not this time. */
-static enum sml_shm_met ask_once(int fd, struct sml_shm_segment *s, size_t num_bytes, const struct sml_shm_meeting *m,
-                                 char *error) {
+static enum sml_shm_met ask_once(struct descriptors *d, struct sml_shm_segment *s, size_t num_bytes,
+                                 const struct sml_shm_meeting *m, char *error) {
+  const int fd = d->fds[PEER];
   struct sockaddr_un name;
   const socklen_t name_bytes = make_name(m, &name);
   const struct greeting g = make_greeting(m, num_bytes);
@@ -232,11 +277,9 @@ static enum sml_shm_met ask_once(int fd, struct sml_shm_segment *s, size_t num_b
   if (send(fd, &g, sizeof g, MSG_NOSIGNAL | MSG_DONTWAIT) != (ssize_t)sizeof g) return SML_SHM_TOO_LATE;
   /* Those before this one may take their time; who serves it looks at the deadline, and so does the caller. */
   if (!await(fd, POLLIN, GREETING_MS)) return SML_SHM_TOO_LATE;
-  const int memory_fd = receive_descriptor(fd);
-  if (memory_fd < 0) return SML_SHM_TOO_LATE;
+  if (!receive_memory(d)) return SML_SHM_TOO_LATE;
   enum sml_shm_met met = SML_SHM_TOO_LATE;
-  if (is_sound(memory_fd, num_bytes)) met = map(s, memory_fd, num_bytes, error);
-  close(memory_fd);
+  if (is_sound(d->fds[MEMORY], num_bytes)) met = map(s, d->fds[MEMORY], num_bytes, error);
   const char byte = 1;
   if (met == SML_SHM_MET && send(fd, &byte, 1, MSG_NOSIGNAL | MSG_DONTWAIT) != 1) {
     sml_shm_segment_close(s);
@@ -252,10 +295,13 @@ enum sml_shm_met sml_shm_segment_obtain(struct sml_shm_segment *s, size_t num_by
   for (;;) {
     const enum sml_shm_met state = look_around(m);
     if (state != SML_SHM_MET) return state;
+    struct descriptors d;
+    watch_descriptors(&d);
+    sml_fork_lock();
     const int fd = sml_fd_raise(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    if (fd < 0) return fail(error_out, "opening a local socket");
-    const enum sml_shm_met met = ask_once(fd, s, num_bytes, m, error_out);
-    close(fd);
+    const enum sml_shm_met met =
+        keep(&d, PEER, fd) ? ask_once(&d, s, num_bytes, m, error_out) : fail(error_out, "opening a local socket");
+    let_all_go(&d);
     if (met != SML_SHM_TOO_LATE) return met;
     poll(NULL, 0, 1);
   }

@@ -13,6 +13,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -230,6 +231,24 @@ static void test_unsealed_memory_is_not_taken(void **state) {
   assert_null(obtains.segment.memory);
 }
 
+/* Two of three ranks wait for the third one; a child of fork() keeps neither the segment nor a socket. */
+static void test_a_child_keeps_no_descriptor(void **state) {
+  (void)state;
+  const int before = count_descriptors();
+  struct party parties[2];
+  int status = 0;
+  for (uint32_t i = 0; i < 2; i++) start(&parties[i], 78, 3, i, 500);
+  for (uint32_t i = 0; i < 100 && status == 0; i++) {
+    const pid_t pid = fork();
+    if (pid == 0) _exit(count_descriptors() != before);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+  }
+  for (uint32_t i = 0; i < 2; i++) pthread_join(parties[i].thread, NULL);
+  for (uint32_t i = 0; i < 2; i++) sml_shm_segment_close(&parties[i].segment);
+  assert_int_equal(status, 0);
+  assert_int_equal(count_descriptors(), before);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_identity),
@@ -240,6 +259,7 @@ int main(void) {
       cmocka_unit_test(test_unsealed_memory_is_not_taken),
       cmocka_unit_test(test_a_limit_is_an_error),
       cmocka_unit_test(test_memory_is_allocated),
+      cmocka_unit_test(test_a_child_keeps_no_descriptor),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
