@@ -180,6 +180,15 @@ def test_a_status_that_is_open_to_strangers_is_warned_of():
             assert len(warned) == is_warned and all(w.startswith("0.0.0.0:") for w in warned), daemon.text()
 
 
+def test_ranks_of_a_listener_of_both_kinds_have_their_own_addresses():
+    with e2e.Daemon("--listen", "[::]:0", "--log-level", "debug") as daemon:
+        with real.job(f"127.0.0.1:{daemon.port}", 2) as members:
+            for member in members:
+                member.wait_for("working")
+            hosts = {rank["host"] for rank in e2e.status(f"127.0.0.1:{daemon.port}")["jobs"][0]["ranks"]}
+        assert hosts == {"127.0.0.1"} and "::ffff" not in daemon.text(), (hosts, daemon.text())
+
+
 def evict(*arguments, **env):
     done = subprocess.run([e2e.SWITCHML, "evict", *arguments], capture_output=True, text=True, check=False,
                           env=e2e.environment(**env), timeout=30 * e2e.PATIENCE)

@@ -149,6 +149,8 @@ void sml_addr_format(const struct sml_addr *addr, char *text, size_t text_bytes)
       memcpy(&v6, addr->bytes, sizeof v6);
       (void)inet_ntop(AF_INET6, &v6.sin6_addr, host, sizeof host);
       if (v6.sin6_scope_id != 0) (void)snprintf(text, text_bytes, "[%s%%%u]:%u", host, v6.sin6_scope_id, port);
+      else if (IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr))
+        (void)snprintf(text, text_bytes, "%s:%u", host + strlen("::ffff:"), port);
       else (void)snprintf(text, text_bytes, "[%s]:%u", host, port);
       break;
     case SML_ADDR_FAMILY_MEM: (void)snprintf(text, text_bytes, "mem:%u", port); break;

@@ -71,6 +71,16 @@ static void test_good_texts(void **state) {
   }
 }
 
+/* As a listener of both sees who comes by IPv4. */
+static void test_ipv4_in_ipv6_is_shown_as_ipv4(void **state) {
+  (void)state;
+  struct sml_addr addr;
+  char error[160] = "", text[80];
+  assert_true(sml_addr_parse("[::ffff:192.0.2.1]:7", 0, &addr, error, sizeof error));
+  sml_addr_format(&addr, text, sizeof text);
+  assert_string_equal(text, "192.0.2.1:7");
+}
+
 static void test_names(void **state) {
   (void)state;
   struct sml_addr addr;
@@ -197,6 +207,7 @@ static void test_ports(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_good_texts),
+                                     cmocka_unit_test(test_ipv4_in_ipv6_is_shown_as_ipv4),
                                      cmocka_unit_test(test_names),
                                      cmocka_unit_test(test_ipv4_comes_before_ipv6),
                                      cmocka_unit_test(test_bad_texts),

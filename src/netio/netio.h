@@ -178,7 +178,7 @@ bool sml_addr_parse(const char *text, uint16_t default_port, struct sml_addr *ad
 /* As sml_addr_parse, but looks nothing up: a name gives the empty address, an interface's name no scope. */
 bool sml_addr_check(const char *text, uint16_t default_port, struct sml_addr *addr_out, char *error_out,
                     size_t error_bytes);
-/* "192.0.2.1:48879", "[::1]:48879", "mem:3"; writes at most text_bytes, always terminated. */
+/* "192.0.2.1:48879" (IPv4 in IPv6, too), "[::1]:48879", "mem:3"; writes at most text_bytes, always terminated. */
 void sml_addr_format(const struct sml_addr *addr, char *text, size_t text_bytes);
 uint16_t sml_addr_port(const struct sml_addr *addr);
 void sml_addr_set_port(struct sml_addr *addr, uint16_t port);
