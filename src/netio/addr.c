@@ -107,8 +107,8 @@ static bool resolve_host(struct host_and_port *hp, bool looks_up, struct sml_add
   return true;
 }
 
-static bool parse(const char *text, uint16_t default_port, bool looks_up, struct sml_addr *addr_out, char *error_out,
-                  size_t error_bytes) {
+bool sml_addr_read(const char *text, uint16_t default_port, bool looks_up, struct sml_addr *addr_out, char *error_out,
+                   size_t error_bytes) {
   struct host_and_port hp;
   uint16_t port = default_port;
   *addr_out = (struct sml_addr){.num_bytes = 0};
@@ -124,14 +124,30 @@ static bool parse(const char *text, uint16_t default_port, bool looks_up, struct
   return true;
 }
 
+/* Nothing can be sent to, or bound at, an address that each link has. */
+static bool has_scope(const char *text, bool looks_up, struct sml_addr *addr, char *error_out, size_t error_bytes) {
+  struct sockaddr_in6 v6;
+  char host[INET6_ADDRSTRLEN];
+  memcpy(&v6, addr->bytes, sizeof v6);
+  if (sml_addr_family(addr) != AF_INET6 || !IN6_IS_ADDR_LINKLOCAL(&v6.sin6_addr)) return true;
+  if (looks_up ? v6.sin6_scope_id != 0 : strchr(text, '%') != NULL) return true;
+  (void)inet_ntop(AF_INET6, &v6.sin6_addr, host, sizeof host);
+  (void)fail(error_out, error_bytes, "'%.64s' is an address that each link has: add its interface, as in [%s%%eth0]:%u",
+             text, host, sml_addr_port(addr));
+  *addr = (struct sml_addr){.num_bytes = 0};
+  return false;
+}
+
 bool sml_addr_parse(const char *text, uint16_t default_port, struct sml_addr *addr_out, char *error_out,
                     size_t error_bytes) {
-  return parse(text, default_port, true, addr_out, error_out, error_bytes);
+  return sml_addr_read(text, default_port, true, addr_out, error_out, error_bytes) &&
+         has_scope(text, true, addr_out, error_out, error_bytes);
 }
 
 bool sml_addr_check(const char *text, uint16_t default_port, struct sml_addr *addr_out, char *error_out,
                     size_t error_bytes) {
-  return parse(text, default_port, false, addr_out, error_out, error_bytes);
+  return sml_addr_read(text, default_port, false, addr_out, error_out, error_bytes) &&
+         has_scope(text, false, addr_out, error_out, error_bytes);
 }
 
 void sml_addr_format(const struct sml_addr *addr, char *text, size_t text_bytes) {

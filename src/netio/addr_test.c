@@ -126,6 +126,7 @@ static void test_bad_texts(void **state) {
       {"256.0.0.1.:80", "cannot resolve"},
       {"bad name with spaces:80", "cannot resolve"},
       {"name.invalid:80", "cannot resolve"},
+      {"[fe80::1]:80", "add its interface, as in [fe80::1%eth0]:80"},
   };
   for (size_t i = 0; i < SML_ARRAY_LEN(rows); i++) {
     struct sml_addr addr;
@@ -151,6 +152,7 @@ static void test_nothing_is_looked_up_by_a_check(void **state) {
     sml_addr_format(&addr, text, sizeof text);
     assert_string_equal(text, texts[i][1]);
   }
+  assert_false(sml_addr_check("[fe80::1]:7", 9, &addr, error, sizeof error)); /* as always */
   assert_false(sml_addr_check("name.invalid:x", 9, &addr, error, sizeof error));
   assert_false(sml_addr_check("[name.invalid]:7", 9, &addr, error, sizeof error));
 }

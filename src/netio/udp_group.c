@@ -35,7 +35,7 @@ bool sml_multicast_find_interface(const char *text, uint32_t *index_out) {
   struct sml_addr addr;
   char error[128];
   *index_out = if_nametoindex(text);
-  if (*index_out == 0 && sml_addr_parse(text, 1, &addr, error, sizeof error))
+  if (*index_out == 0 && sml_addr_read(text, 1, true, &addr, error, sizeof error))
     *index_out = sml_multicast_interface_of(&addr);
   return *index_out != 0;
 }
