@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import signal
 import socket
 import struct
@@ -14,6 +15,8 @@ import threading
 import time
 
 import e2e
+import ports
+import real
 import tap
 
 LONG = ["--sizes", "1M", "--iters", "100000", "--json"]
@@ -71,6 +74,20 @@ def test_stopped_worker_is_named():
         ranks[1].process.send_signal(signal.SIGCONT)
         expect_failure(ranks[1])
         run_good_job(daemon)
+
+
+def test_a_stopped_rank_that_aggregates_hears_that_it_was_stopped():
+    """The others have lost it, and are gone when it wakes: its own aggregator lost them."""
+    env = {"SWITCHML_RENDEZVOUS": f"127.0.0.1:{ports.fixed_port()}", "SWITCHML_SHARED_MEMORY": 1} # one aggregator, in rank 0
+    with real.job("", 3, MEMBER_LEASE_MS=2000, MEMBER_PAUSE_US=2000, **env) as ranks:
+        for rank in ranks:
+            rank.wait_for("working")
+        ranks[0].send_signal(signal.SIGSTOP)
+        for rank in ranks[1:]:
+            assert rank.error()[1:3] == (real.RANK_LOST, [0]), rank.text()
+        ranks[0].send_signal(signal.SIGCONT)
+        assert re.search(r"rank [12] .* was lost: .*; this process itself was stopped for at least \d+\.\d s", ranks[0].error()[3]), \
+            ranks[0].text()
 
 
 def test_two_workers_with_one_rank():

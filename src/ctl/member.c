@@ -303,10 +303,6 @@ void sml_member_on_bytes(struct sml_member *m, uint64_t now_ns) {
   m->last_heard_ns = now_ns;
 }
 
-void sml_member_forgive(struct sml_member *m, uint64_t late_ns, uint64_t now_ns) {
-  m->last_heard_ns = sml_min_u64(now_ns, m->last_heard_ns + late_ns);
-}
-
 void sml_member_hasten_heartbeat(struct sml_member *m) {
   m->next_heartbeat_ns = 0;
 }
@@ -318,6 +314,22 @@ void sml_member_ask(struct sml_member *m) {
 /* However short the lease: an aggregator has more to do than one rank. */
 static uint64_t lost_ns(const struct sml_member *m) {
   return sml_max_u64(m->options.join.lease_ns, SML_CTL_LATE_NS);
+}
+
+void sml_member_forgive(struct sml_member *m, uint64_t late_ns, uint64_t now_ns) {
+  m->last_heard_ns = sml_min_u64(now_ns, m->last_heard_ns + late_ns);
+  if (late_ns < lost_ns(m) / 2) return;
+  m->stopped_ns = late_ns;
+  m->woke_ns = now_ns;
+}
+
+void sml_member_add_stop(const struct sml_member *m, uint64_t now_ns, char detail[SML_DETAIL_BYTES]) {
+  const size_t used_bytes = strlen(detail);
+  if (m->stopped_ns == 0 || now_ns - m->woke_ns >= lost_ns(m)) return;
+  snprintf(detail + used_bytes, SML_DETAIL_BYTES - used_bytes,
+           "; this process itself was stopped for at least %.1f s just before: after their lease of %.4g s the others "
+           "go on without it",
+           (double)m->stopped_ns / 1e9, (double)m->options.join.lease_ns / 1e9);
 }
 
 /* Datagrams of the aggregator's are signs of life as good as its messages. */

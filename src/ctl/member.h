@@ -93,6 +93,7 @@ struct sml_member {
   uint32_t num_attempts;
   char attempt_failure[160]; /* why the last attempt failed */
   uint64_t leave_deadline_ns, last_heard_ns, next_heartbeat_ns;
+  uint64_t stopped_ns, woke_ns; /* the last stop that may have cost the lease */
   uint64_t silent_since_ns;     /* SILENT was said; 0: it was not, or HEARD was */
   uint64_t num_packets;         /* that had come when it was looked last */
   uint64_t told_operation;      /* operations_completed of the last heartbeat */
@@ -134,6 +135,9 @@ void sml_member_on_timer(struct sml_member *m, const struct sml_member_progress 
 /* Silence counts only while somebody listens: time by which a pass came too late was one in which this process, or the
  * whole machine, did not run, and then the aggregator may not have run either. */
 void sml_member_forgive(struct sml_member *m, uint64_t late_ns, uint64_t now_ns);
+/* To what is said of a rank that is gone: that this process was stopped just before, if it was for so long that the
+ * others may have lost it. Their aggregator, if it was in this process, knows only that they have gone. */
+void sml_member_add_stop(const struct sml_member *m, uint64_t now_ns, char detail[SML_DETAIL_BYTES]);
 /* When on_attempt_due() and on_timer() want to be called at the latest. */
 uint64_t sml_member_next_deadline(const struct sml_member *m);
 

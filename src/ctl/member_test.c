@@ -434,6 +434,25 @@ static void test_giving_up_the_join(void **state) {
   }
 }
 
+/* A stop of half a lease, for as long as a lease; not the two milliseconds after it. */
+static void test_who_was_stopped_says_so_of_a_loss(void **state) {
+  (void)state;
+  begin_world(1);
+  struct sml_member *m = &ranks[0].m;
+  const uint64_t lease_ns = m->options.join.lease_ns, woke_ns = 100 * SML_NS_PER_S;
+  char detail[SML_DETAIL_BYTES] = "rank 1 was lost";
+  sml_member_forgive(m, lease_ns / 2 - 1, woke_ns - 1);
+  sml_member_add_stop(m, woke_ns, detail);
+  assert_string_equal(detail, "rank 1 was lost");
+  sml_member_forgive(m, lease_ns, woke_ns);
+  sml_member_forgive(m, 2 * MS, woke_ns + 2 * MS);
+  sml_member_add_stop(m, woke_ns + lease_ns, detail);
+  assert_string_equal(detail, "rank 1 was lost");
+  sml_member_add_stop(m, woke_ns + lease_ns - 1, detail);
+  if (strstr(detail, "rank 1 was lost; this process itself was stopped for at least ") != detail)
+    fail_msg("%s", detail);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       BOTH(test_ranks_join_start_and_leave),
@@ -463,6 +482,7 @@ int main(void) {
       BOTH(test_joining_anew),
       BOTH(test_leaving_at_any_time),
       BOTH(test_giving_up_the_join),
+      cmocka_unit_test(test_who_was_stopped_says_so_of_a_loss),
   };
   return cmocka_run_group_tests(tests, NULL, end_world);
 }

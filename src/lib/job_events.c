@@ -300,11 +300,16 @@ static void on_heard(struct sml_job_shard *shard, uint64_t since_ns) {
               shard->session.member.options.aggregator, sml_seconds(now_ns - since_ns));
 }
 
+static void on_rank_gone(struct sml_job_shard *shard, struct sml_ctl_rank_gone gone) {
+  sml_member_add_stop(&shard->session.member, sml_clock_ns(), gone.detail);
+  on_gone(shard->job, &gone, false);
+}
+
 static void on_told(void *user, const struct sml_member_effect *e) {
   struct sml_job_shard *shard = user;
   if (e->kind == SML_MEMBER_STARTED) on_started(shard, &e->message->u.start);
   else if (e->kind == SML_MEMBER_ENDED) on_ended(shard);
-  else if (e->kind == SML_MEMBER_RANK_GONE) on_gone(shard->job, &e->message->u.rank_gone, false);
+  else if (e->kind == SML_MEMBER_RANK_GONE) on_rank_gone(shard, e->message->u.rank_gone);
   else if (e->kind == SML_MEMBER_HEARTBEAT) on_heartbeat(shard->job, &e->message->u.heartbeat);
   else if (e->kind == SML_MEMBER_REPORTED) on_reported(shard, &e->message->u.report);
   else if (e->kind == SML_MEMBER_SILENT) on_silent(shard, e->since_ns);
