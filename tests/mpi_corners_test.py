@@ -70,6 +70,17 @@ def test_wrong_arguments_are_errors():
         assert taken == {0: 1, 1: 1}, taken
 
 
+def test_a_rank_without_memory_ends_the_job():
+    """Else it would go MPI's way alone, and the others would wait for it."""
+    for preload, said in ((False, "rank 1 of MPI_COMM_WORLD: out of memory: its calls fail"), (True, "out of memory, or an error of MPI's")):
+        if ("openmpi", preload) not in ways():
+            raise tap.Skip("Open MPI was not installed when this was built")
+        words = ["-x", "LD_PRELOAD=" + os.path.join(mpi.MODULES, "libswitchml_pmpi_openmpi.so"), "--mca", "coll", "^switchml"]
+        out, _ = mpi.run("mpirun.openmpi", "-n", 3, *(words if preload else []), mpi.compiled("mpicc.openmpi", "mpi_no_memory.c"),
+                         expect=1)
+        assert said in out, out
+
+
 def test_large_counts():
     """MPI-4's calls, which MPICH has. mpi4py 4 makes no others."""
     _, taken = run("mpich", 2, "large counts", True)

@@ -217,22 +217,22 @@ static uint64_t host_number(void) {
   return number;
 }
 
-static int compare_words(const void *a, const void *b) {
-  const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+static uint64_t host_of(const void *words) {
+  return ((const uint64_t *)words)[GATHERED_WORDS - 1];
+}
+
+static int compare_hosts(const void *a, const void *b) {
+  const uint64_t x = host_of(a), y = host_of(b);
   return (x > y) - (x < y);
 }
 
-/* How many different ones ranks told; 1 if it cannot be said. */
-static uint32_t count_hosts(const struct sml_mpi_group *g) {
-  uint64_t *hosts = calloc(g->size, sizeof *hosts);
+/* How many different ones ranks told; 1 if it cannot be said. Sorts what was gathered, in place: a rank that lacked the
+ * memory for a copy would count others than the rest, and go other ways. */
+static uint32_t count_hosts(struct sml_mpi_group *g) {
   uint32_t num = 1;
-  if (hosts == NULL) return 1;
-  for (uint32_t r = 0; r < g->size; r++) hosts[r] = g->gathered[r][GATHERED_WORDS - 1];
-  qsort(hosts, g->size, sizeof *hosts, compare_words);
-  for (uint32_t r = 1; r < g->size; r++) num += hosts[r] != hosts[r - 1];
-  if (hosts[0] == 0) num = 1;
-  free(hosts);
-  return num;
+  qsort(g->gathered, g->size, sizeof g->gathered[0], compare_hosts);
+  for (uint32_t r = 1; r < g->size; r++) num += host_of(g->gathered[r]) != host_of(g->gathered[r - 1]);
+  return host_of(g->gathered[0]) == 0 ? 1 : num;
 }
 
 static void agree(struct sml_mpi_group *g) {
@@ -453,6 +453,7 @@ static enum sml_mpi_way pass(struct sml_mpi_group *g, enum why why) {
 }
 
 enum sml_mpi_way sml_mpi_group_way(struct sml_mpi_group *g, const struct sml_mpi_call *call, bool is_blocking) {
+  if (g == NULL) return SML_MPI_FAILED;
   const bool is_ours = call->is_known && call->count > 0 && !may_be_of_mpi(call, is_blocking);
   if (is_ours && !g->is_meeting) note(g, call);
   if (is_blocking) sml_mpi_group_meet(g);

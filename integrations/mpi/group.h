@@ -47,7 +47,8 @@ enum sml_mpi_way {
 /* Within a blocking collective call of the communicator that is none of these, before what it does: tells settings and
  * joins the job if a call so far wants that. Most often returns at once. */
 void sml_mpi_group_meet(struct sml_mpi_group *g);
-/* Which way this call goes. In MPI's order. Only a call that blocks may say so; what does not never waits here. */
+/* Which way this call goes. In MPI's order. Only a call that blocks may say so; what does not never waits here. FAILED
+ * if g is NULL: there was no memory for it. */
 enum sml_mpi_way sml_mpi_group_way(struct sml_mpi_group *g, const struct sml_mpi_call *call, bool is_blocking);
 
 /* For what was TAKEN and this rank cannot start: says why, and ends the job, so that no other rank waits for it. */

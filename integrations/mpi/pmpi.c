@@ -117,6 +117,7 @@ static int failed(MPI_Comm comm) {
 static bool is_ended(struct sml_mpi_plan plan, int *error_out) {
   if (plan.is_suspect || !plan.call.is_known || plan.call.count == 0) return false;
   struct communicator *c = communicator_of(plan.comm);
+  if (c == NULL) sml_mpi_say("out of memory, or an error of MPI's: a call fails");
   if (c != NULL && c->group == NULL) return false;
   const enum sml_mpi_way way = c == NULL ? SML_MPI_FAILED : sml_mpi_group_way(c->group, &plan.call, true);
   if (way == SML_MPI_PASSED) return false;
