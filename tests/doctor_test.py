@@ -257,6 +257,17 @@ def test_full_pool():
         expect(8, "room", "32 of 32 slots of a lane are in use", "--slots", daemon.address)
 
 
+def test_a_lease_above_the_limit():
+    """The advice names what changes it, which then does."""
+    advice = "SWITCHML_LEASE on all ranks .* longer --max-lease"
+    with e2e.Daemon("--max-lease", "10") as daemon:
+        expect(8, "room", "a join was refused: a lease of 30.0 s is longer than the aggregator's limit of 10.0 s", advice, daemon.address)
+        _, found = findings(daemon.address, SWITCHML_LEASE="9")
+        assert found["key"]["verdict"] == found["sum"]["verdict"] == "OK", found
+    with e2e.Daemon("--max-lease", "40") as daemon: # as a rank asks for it
+        expect(8, "room", "a job of 2 ranks .* a lease of 60.0 s is longer", advice, daemon.address)
+
+
 def test_jobs_that_do_not_start():
     with e2e.Daemon() as daemon, contextlib.ExitStack() as stack:
         members = [peer.Member(daemon.port, rank, 3, job_name="train", lanes=1 + rank) for rank in range(2)]

@@ -14,6 +14,7 @@
 #include "switchml/switchml.h"
 
 #define PATIENCE_NS (3 * SML_NS_PER_S)
+#define LEAST_LEASE_S 3.0 /* what the checks take */
 #define LEASE_NS (30 * SML_NS_PER_S)
 
 /* --- the name --- */
@@ -263,6 +264,13 @@ json_t *sml_doctor_fetch_status(struct sml_doctor *d, const struct sml_doctor_ta
 
 /* --- the key, and membership --- */
 
+/* As ranks would ask for it, if that is shorter. */
+static uint64_t lease_ns(void) {
+  const char *text = getenv("SWITCHML_LEASE");
+  const double lease_s = text ? strtod(text, NULL) : 0;
+  return lease_s >= LEAST_LEASE_S && lease_s * 1e9 < (double)LEASE_NS ? (uint64_t)(lease_s * 1e9) : LEASE_NS;
+}
+
 static bool join(struct sml_exchange *x, struct sml_doctor_target *t) {
   struct sml_ctl_message m = {.kind = SML_CTL_JOIN};
   struct sml_ctl_join *join = &m.u.join;
@@ -278,7 +286,8 @@ static bool join(struct sml_exchange *x, struct sml_doctor_target *t) {
   join->world_size = 2;
   join->num_lanes = SML_MAX_LANES;
   join->max_datagram_bytes = UINT16_MAX;
-  join->lease_ns = join->join_timeout_ns = LEASE_NS;
+  join->lease_ns = lease_ns();
+  join->join_timeout_ns = LEASE_NS;
   if (!sml_exchange_say(x, &m) || !sml_exchange_hear(x, key_name)) return false;
   if (key_name[0] && !(sml_exchange_prove(x, &t->source.key, key_name, join->nonce) && sml_exchange_hear(x, key_name)))
     return false;
@@ -310,6 +319,13 @@ static void find_bad_key(struct sml_doctor *d, const struct sml_doctor_target *t
   sml_doctor_find(d, SML_DOCTOR_KEY, "key", SML_FINDING_FAILED, json_pack("{s:s}", "key", name), advice, "%s", detail);
 }
 
+const char *sml_doctor_advise_refused(const char *detail) {
+  return strstr(detail, "--max-lease")
+             ? "set SWITCHML_LEASE on all ranks to that limit or less, or start switchmld with a longer --max-lease"
+             : "wait for a job to end, or raise the limit that is named at switchmld (--max-jobs, --slots, "
+               "--max-connections, --max-connections-per-host)";
+}
+
 bool sml_doctor_check_key(struct sml_doctor *d, struct sml_doctor_target *t) {
   char error[256];
   struct sml_exchange *x = calloc(1, sizeof *x);
@@ -331,9 +347,8 @@ bool sml_doctor_check_key(struct sml_doctor *d, struct sml_doctor_target *t) {
   } else if (x->trouble == SML_TROUBLE_REFUSED) {
     t->is_full = true;
     sml_doctor_find(d, SML_DOCTOR_ROOM, "room", SML_FINDING_FAILED, NULL,
-                    "wait for a job to end, or raise the limit that is named at switchmld (--max-jobs, --slots, "
-                    "--max-connections, --max-connections-per-host)",
-                    "a join was refused: %s", x->message.u.refuse.detail);
+                    sml_doctor_advise_refused(x->message.u.refuse.detail), "a join was refused: %s",
+                    x->message.u.refuse.detail);
   } else {
     sml_doctor_find(d, SML_DOCTOR_CONTROL, "join", SML_FINDING_FAILED, NULL,
                     "look at the aggregator's log: it ended, or limits connections (host_limited)", "%s", x->error);

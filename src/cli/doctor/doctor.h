@@ -93,7 +93,8 @@ int sml_doctor_worse(int one, int other);
 bool sml_doctor_check_name(struct sml_doctor *d, struct sml_doctor_target *t); /* control.c */
 bool sml_doctor_check_control(struct sml_doctor *d, struct sml_doctor_target *t);
 bool sml_doctor_check_version(struct sml_doctor *d, struct sml_doctor_target *t);
-bool sml_doctor_check_key(struct sml_doctor *d, struct sml_doctor_target *t);  /* joins */
+bool sml_doctor_check_key(struct sml_doctor *d, struct sml_doctor_target *t); /* joins */
+const char *sml_doctor_advise_refused(const char *detail); /* of a join that was refused with that sentence */
 void sml_doctor_check_room(struct sml_doctor *d, struct sml_doctor_target *t); /* job.c */
 bool sml_doctor_check_data(struct sml_doctor *d, struct sml_doctor_target *t); /* data.c */
 bool sml_doctor_check_mtu(struct sml_doctor *d, struct sml_doctor_target *t);

@@ -178,11 +178,7 @@ static void find_failure(struct sml_doctor *d, const struct sml_doctor_target *t
   const bool is_room = rank->status == SML_ERR_REFUSED && t;
   const char *advice;
   switch (rank->status) {
-    case SML_ERR_REFUSED:
-      advice =
-          "wait for a job to end, or raise the limit that is named at switchmld (--max-jobs, --slots, "
-          "--max-connections)";
-      break;
+    case SML_ERR_REFUSED: advice = sml_doctor_advise_refused(rank->detail); break;
     case SML_ERR_AGGREGATOR_LOST:
     case SML_ERR_UNREACHABLE:
       advice = "it answered a moment ago: look in its log, or the service manager's, why switchmld ended";
