@@ -2,9 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The PyTorch backend with real processes on loopback: many groups, the hook for DDP, time limits, handles of calls."""
 import datetime
+import gc
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -184,6 +186,31 @@ def case_many_groups():
     report(offloaded=offloaded, slots=slots, more_threads=more_threads)
 
 
+def case_ended_groups():
+    """Nothing of a destroyed group waits for Python's collection of garbage: threads, sockets, the store of a world."""
+    torch, dist, _, rank, _ = start()
+    gc.collect()
+    gc.disable()
+    dist.all_reduce(torch.ones(1))
+    num_threads = len(os.listdir("/proc/self/task"))
+    for _ in range(3):
+        group = dist.new_group()
+        dist.all_reduce(torch.ones(1), group=group)
+        dist.barrier(group=group)
+        dist.destroy_process_group(group)
+        del group
+    deadline = time.monotonic() + 20
+    while len(os.listdir("/proc/self/task")) > num_threads:
+        assert time.monotonic() < deadline, (len(os.listdir("/proc/self/task")), num_threads)
+        time.sleep(0.01)
+    dist.barrier()
+    dist.destroy_process_group()
+    while rank == 0 and socket.socket().connect_ex(("127.0.0.1", int(os.environ["MASTER_PORT"]))) == 0:
+        assert time.monotonic() < deadline, "the store is still there"
+        time.sleep(0.01)
+    report(is_done=True)
+
+
 def elastic_rank(folder):
     """One of a generation: ten steps, each saved; rank 1 of the first generation is killed in the sixth."""
     torch, dist, sml, rank, size = start()
@@ -342,6 +369,11 @@ def test_tens_of_groups_share_one_context():
             assert result["offloaded"] == [4] * NUM_GROUPS, result
             assert result["slots"][0] > result["slots"][1] > result["slots"][2] == 0, result["slots"]
             assert result["more_threads"] <= 2, result  # the group's own, and at most one of Gloo's; no engine
+
+
+def test_nothing_of_ended_groups_stays():
+    for result in run_ranks("ended_groups", 2):
+        assert result["is_done"], result
 
 
 def test_group_timeouts_name_the_missing_rank():

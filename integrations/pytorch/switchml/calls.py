@@ -63,11 +63,12 @@ class Called:
 
 
 class Calls:
-    """The collectives of one group on this rank. inner: Gloo's group; offload: its Offload, or None."""
+    """The collectives of one group on this rank. inner: Gloo's group; offload(): its Offload, or None."""
 
     def __init__(self, store, rank, size, inner):
         self.store, self.rank, self.size, self.inner = store, rank, size, inner
-        self.number, self.offload, self.error = 0, None, None
+        self.number, self.error = 0, None
+        self.offload = lambda: None  # or a weak reference: an Offload has these Calls
         self.by_gloo = collections.deque()  # (Called, Gloo's Work), oldest first; those that have ended are dropped late
         self.seen, self.seen_at, self.num_ticks = None, 0, 0
         self.finding, self.failing_since, self.has_said = None, None, False
@@ -116,7 +117,8 @@ class Calls:
         """The first call that has not ended, or None."""
         self._drop_ended()
         with_gloo = next(iter(list(self.by_gloo)), (None, None))[0]
-        queued = self.offload.oldest_called() if self.offload is not None else None
+        offload = self.offload()
+        queued = offload.oldest_called() if offload is not None else None
         return min((called for called in (with_gloo, queued) if called is not None), default=None,
                    key=lambda called: called.number)
 
@@ -128,7 +130,7 @@ class Calls:
         if called is not self.seen:
             self._forget_oldest()
             self.seen, self.seen_at, self.num_ticks = called, now, 0
-        failed = getattr(self.offload, "error", None)
+        failed = getattr(self.offload(), "error", None)
         if failed is not None:
             self._write_reason(failed)
         asked, is_finder = next(iter(list(self.asking)), None), self.finding is not None
@@ -240,8 +242,9 @@ class Calls:
             self.error = error
             if self.by_gloo:
                 gloo.keep_for_ever(self.inner)
-            if self.offload is not None:
-                self.offload.fail(error)
+            offload = self.offload()
+            if offload is not None:
+                offload.fail(error)
 
     # ---- On the thread that waits ------------------------------------------------------------------------------
 
@@ -250,11 +253,11 @@ class Calls:
         that: that. If not, and a connection broke off: which ranks are silent. Otherwise what was heard of it here.
 
         The watch asks the store, whose host may be the one that is stopped or gone: then it does not answer."""
-        is_of_job = isinstance(problem, SwitchMLError)
+        is_of_job, offload = isinstance(problem, SwitchMLError), self.offload()
         called = self.oldest() or self.seen or Called(self.number, "a call that broke off", None, (), None)
         if is_of_job and problem.status == Process.library.sml_status_string(SML_ERR_MISMATCH).decode():
             self.broken = ""  # as if the watch had found it: it asks what each rank is in
-        elif not is_of_job and "Connection" in str(problem) and (self.offload is None or self.offload.job_error() is None):
+        elif not is_of_job and "Connection" in str(problem) and (offload is None or offload.job_error() is None):
             self.broken = str(problem)
         first, last, last_at = self.num_looks, self.num_looks, time.monotonic()
         self.asking.append(called)
@@ -267,7 +270,7 @@ class Calls:
             time.sleep(0.002)
         self.asking.remove(called)
         if self.error is None and not is_of_job:
-            self.fail(self.offload and self.offload.job_error() or SwitchMLError(str(problem), ""))
+            self.fail(offload and offload.job_error() or SwitchMLError(str(problem), ""))
             return problem if self.error.status == "" else self.error
         return self.error or problem
 
@@ -327,19 +330,22 @@ class Watch(Thread):
         while True:
             with self.changed:
                 self.changed.wait(_FAST_TICK_S if self.is_failing else _TICK_S)
-            groups = self.all_groups()
-            for calls in groups:
-                self._look(calls)
-            self.is_failing = any((calls.failing_since is not None or calls.asking) and calls.error is None
-                                  for calls in groups)
+            self._look_at_all()
             if self.is_closing:
                 return
             with self.changed:
                 Watch.is_asleep = True  # first: whoever queues a call looks at it afterwards
                 Watch.is_asleep = not any(calls.is_busy() for calls in self.all_groups())
-                del groups
                 while Watch.is_asleep and not self.is_closing:
                     self.changed.wait()
+
+    def _look_at_all(self):
+        """Apart from _run(), whose variables would hold a group and its store while it sleeps."""
+        groups = self.all_groups()
+        for calls in groups:
+            self._look(calls)
+        self.is_failing = any((calls.failing_since is not None or calls.asking) and calls.error is None
+                              for calls in groups)
 
     @classmethod
     def all_groups(cls):

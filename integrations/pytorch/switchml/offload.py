@@ -587,7 +587,7 @@ class Offload(Thread):
             self.job = None
         if self.is_first and not self.error and not self.calls and not self.counters["failed_calls"]:
             Process.add_totals({**self.counters, **self.last_stats})
-        self.gloo = None
+        self.gloo = self.seen = None  # a call has its Offload
         self.is_leaving = True
         if job is not None:
             job.leave()

@@ -108,7 +108,8 @@ class SwitchMLGroup(dist.ProcessGroup):
         weakref.finalize(self, gloo.rest).atexit = False
         weakref.finalize(self, self._finisher.close).atexit = False
         if not why_off:
-            self._offload = self._calls.offload = Offload(store, rank, size, timeout, is_required, self._calls)
+            self._offload = Offload(store, rank, size, timeout, is_required, self._calls)
+            self._calls.offload = weakref.ref(self._offload)
             weakref.finalize(self, self._offload.close).atexit = False
 
     def getBackendName(self):  # pylint: disable=invalid-name  # torch's name for it
