@@ -358,7 +358,7 @@ def test_networks():
         hosts.change("rule", "add", "pref", "5", "iif", "eth0", "ipproto", "udp", "dport", "49003", "blackhole")
         hosts.change("rule", "add", "pref", "5", "iif", "lo", "ipproto", "udp", "sport", "49004", "blackhole")
         expected = [
-            (30, "mtu", "MTU 1500 here, but the path carries 1000 only .datagrams of 972 bytes; a job, which tries", "the aggregator's interface has MTU 1000", narrow),
+            (30, "mtu", "MTU 1500 here, but the path carries 1000 only .datagrams of 972 bytes; a job, which tries", "the aggregator's interface has MTU 1000", narrow, "--seconds", "0.2"),
             (9, "data", "UDP port 49003 .* got none of them", "into the aggregator's host", deaf),
             (9, "data", "UDP port 49004 .* are lost on the way back", "let UDP from port 49004", dumb),
             # nobody has that address; and no way leads there
@@ -367,6 +367,7 @@ def test_networks():
         ]
         found = [future.result() for future in [pool.submit(expect, *each, prefix=hosts.prefix) for each in expected]]
         assert found[0]["sum"]["verdict"] == "OK", found[0]
+        assert found[0]["rate"]["values"]["chunk_bytes"] == 972 - 32, found[0]
 
 
 if __name__ == "__main__":

@@ -103,7 +103,7 @@ const char *sml_lane_find_violation(const struct sml_lane *lane);
 
 /* The exchange of HELLOs before START. Sends a HELLO padded to datagram_bytes every interval, until enough echoes of
  * that size are back or the deadline has passed. Then it calls done on the engine's thread. There is one exchange at a
- * time for a job, epoch and rank. `struct sml_hello` is the caller's memory, which must stay until done. */
+ * time for a job, epoch, rank and size. `struct sml_hello` is the caller's memory, which must stay until done. */
 struct sml_hello {
   uint16_t job;
   uint32_t epoch;

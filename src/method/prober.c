@@ -19,6 +19,10 @@
 #define GROUP_INTERVAL_NS (50 * SML_NS_PER_MS)
 #define GROUP_PATIENCE_NS (500 * SML_NS_PER_MS)
 
+/* They are asked for together with the size before the last, which, if it is silent, takes as long. */
+#define COMPANION_BYTES 1252u
+static const uint32_t finer_bytes[SML_PROBER_FINER] = {1112, 972, 832, 672};
+
 enum verdict { PROBE_ASKING, PROBE_ECHOED, PROBE_SILENT };
 
 /* UDP payload that fits the route's MTU as far as the kernel knows it; UINT32_MAX if it does not say. */
@@ -40,7 +44,7 @@ static uint32_t ask_kernel(const struct sml_addr *to) {
 }
 
 static void list_candidates(struct sml_prober *p, const struct sml_addr *to, uint32_t max_bytes, bool is_only_size) {
-  static const uint32_t usual_bytes[] = {8960, 1472, 1252, 508};
+  static const uint32_t usual_bytes[] = {8960, 1472, COMPANION_BYTES, 508};
   uint32_t first = max_bytes;
   if (!is_only_size) {
     sml_fork_lock(); /* a descriptor is opened */
@@ -59,12 +63,25 @@ static void take_verdict(struct sml_hello *hello, bool is_echoed) {
   struct sml_prober *prober = lane->prober;
   void (*wake)(void *) = prober->wake;
   void *user = prober->user;
-  atomic_store_explicit(&lane->verdict, is_echoed ? PROBE_ECHOED : PROBE_SILENT, memory_order_release);
+  if (is_echoed && (lane->largest == NULL || lane->largest->datagram_bytes < hello->datagram_bytes))
+    lane->largest = hello;
+  if (--lane->num_asked > 0) return;
+  atomic_store_explicit(&lane->verdict, lane->largest != NULL ? PROBE_ECHOED : PROBE_SILENT, memory_order_release);
   wake(user); /* the prober may be gone from here on; whom it wakes outlives the engines */
 }
 
-static void begin_hello(struct sml_worker_engine *engine, void *argument) {
-  sml_worker_engine_hello(engine, argument);
+static void begin_hellos(struct sml_worker_engine *engine, void *argument) {
+  struct sml_prober_lane *lane = argument;
+  const bool is_last = lane->candidate + 1 == lane->prober->num_candidates; /* or the only one: nothing else will do */
+  const bool has_finer = lane->hello.datagram_bytes == COMPANION_BYTES && !is_last && !lane->hello.is_to_group;
+  lane->largest = NULL;
+  lane->num_asked = has_finer ? 1 + SML_PROBER_FINER : 1;
+  for (uint32_t i = 0; i + 1 < lane->num_asked; i++) {
+    lane->finer[i] = lane->hello;
+    lane->finer[i].datagram_bytes = finer_bytes[i];
+    sml_worker_engine_hello(engine, &lane->finer[i]);
+  }
+  sml_worker_engine_hello(engine, &lane->hello);
 }
 
 static void ask(struct sml_prober *p, uint32_t l, uint64_t now_ns) {
@@ -74,7 +91,7 @@ static void ask(struct sml_prober *p, uint32_t l, uint64_t now_ns) {
   lane->hello.interval_ns = INTERVAL_NS;
   lane->hello.deadline_ns = now_ns + (is_extreme ? PATIENCE_NS : IMPATIENCE_NS);
   atomic_store_explicit(&lane->verdict, PROBE_ASKING, memory_order_relaxed);
-  sml_engines_call(p->engines, l, begin_hello, &lane->hello);
+  sml_engines_call(p->engines, l, begin_hellos, lane);
 }
 
 void sml_prober_start(struct sml_prober *p, const struct sml_ctl_welcome *welcome,
@@ -124,6 +141,8 @@ static bool poll_sizes(struct sml_prober *p, uint64_t now_ns) {
     } else if (verdict == PROBE_ASKING) {
       is_busy = true;
     } else {
+      if (verdict == PROBE_ECHOED && lane->largest != &lane->hello) lane->hello = *lane->largest;
+      lane->largest = &lane->hello;
       const uint32_t lane_bytes = verdict == PROBE_ECHOED ? lane->hello.datagram_bytes : 0;
       datagram_bytes = sml_min_u32(datagram_bytes, lane_bytes);
       const uint64_t rtt_ns = verdict == PROBE_ECHOED ? lane->hello.rtt_ns : 0;
@@ -202,7 +221,7 @@ static void begin_group(struct sml_prober *p, uint64_t now_ns) {
     hello->interval_ns = GROUP_INTERVAL_NS;
     hello->deadline_ns = now_ns + GROUP_PATIENCE_NS;
     atomic_store_explicit(&p->lanes[l].verdict, PROBE_ASKING, memory_order_relaxed);
-    sml_engines_call(p->engines, l, begin_hello, hello);
+    sml_engines_call(p->engines, l, begin_hellos, &p->lanes[l]);
   }
 }
 

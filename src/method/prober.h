@@ -1,17 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Finds, before a job starts, the largest datagram that comes back from the aggregator on every lane:
- * HELLOs padded to candidate sizes, from large to small. The HELLO also registers the lane's address. Then, if the
- * aggregator offers a multicast group, whether datagrams of that size come by it. */
+ * Finds, before a job starts, the largest datagram that comes back from the aggregator on every lane: HELLOs padded to
+ * candidate sizes, from large to small, the small ones several at a time. The HELLO also registers the lane's address.
+ * Then, if the aggregator offers a multicast group, whether datagrams of that size come by it. */
 #pragma once
 
 #include "ctl/message.h"
 #include "method/engines.h"
 
 #define SML_PROBER_CANDIDATES 6u
+#define SML_PROBER_FINER 4u
 
 struct sml_prober;
 struct sml_prober_lane {
-  struct sml_hello hello; /* lent to the engine while verdict is PROBE_ASKING */
+  struct sml_hello hello; /* lent to the engine while verdict is PROBE_ASKING, as those of finer sizes */
+  struct sml_hello finer[SML_PROBER_FINER];
+  uint32_t num_asked; /* without an end yet, of these and hello; the engine's thread has it, and the next */
+  const struct sml_hello *largest; /* that came back */
   struct sml_prober *prober;
   uint32_t candidate;    /* index of the size asked for */
   struct sml_addr group; /* joined by the lane's engine; num_bytes 0: none */
