@@ -3,6 +3,7 @@
 """The PyTorch backend: what comes after what, and who may wait where. Calls whose handles nobody keeps, collectives
 behind them that go through Gloo, handles that only C++ holds, waits inside of callbacks, and the end of a program."""
 import math
+import os
 import time
 
 import torch_ranks
@@ -185,6 +186,16 @@ def case_kept():
     dist.destroy_process_group()
 
 
+@ends_as_interpreters_do
+def case_soon_over():
+    """The program ends just when the thread of its destroyed group does, which is the last to hold Gloo's group."""
+    torch, dist, _, _, _ = start()
+    for _ in range(20):
+        dist.all_reduce(torch.ones(4))
+    dist.destroy_process_group()
+    time.sleep(float(os.environ["SLEEP_S"]))
+
+
 # ---- The tests -----------------------------------------------------------------------------------------
 
 def test_a_barrier_comes_after_calls_whose_handles_are_dropped():
@@ -222,6 +233,11 @@ def test_hooks_that_wait_in_callbacks():
 def test_callbacks_may_wait():
     with Daemon() as daemon:
         run_ranks("callbacks", 2, daemon.address, SWITCHML_REQUIRE="1")
+
+
+def test_a_program_may_end_just_after_its_group():
+    for sleep_s in "0.001", "0.003", "0.01":
+        run_ranks("soon_over", 3, SLEEP_S=sleep_s, SWITCHML_SHARED_MEMORY="1")
 
 
 def test_tensors_of_the_last_calls_outlive_the_interpreter():

@@ -335,7 +335,7 @@ class Offload(Thread):
             self.wait_for(self.calls[-1])
 
     def _run(self):
-        of_thread.attends = self
+        of_thread.attends = id(self)  # itself it would hold for longer than at_exit() waits
         self._join()
         with self.changed:
             self.has_joined = True
@@ -354,7 +354,7 @@ class Offload(Thread):
             self.stand_ins[-1].start()
 
     def _attend_too(self):
-        of_thread.attends = self
+        of_thread.attends = id(self)
         while self._attend():
             pass
 
@@ -416,7 +416,7 @@ class Offload(Thread):
                     self.callback_since = None
 
     def _end_promise(self, call):
-        is_attendant = getattr(of_thread, "attends", None) is self
+        is_attendant = getattr(of_thread, "attends", None) == id(self)
         with self.changed:
             self.num_attending -= is_attendant
             self._stand_in()

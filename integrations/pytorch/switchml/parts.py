@@ -9,7 +9,7 @@ import torch
 from . import gloo, staging
 from .job import SML_TYPE
 
-of_thread = threading.local()  # attends: the Offload that it is of; runs: the one of whose callbacks it runs one now
+of_thread = threading.local()  # attends: the id of the Offload that it is of; runs: the one of whose callbacks it runs one now
 
 
 class Part:

@@ -59,6 +59,10 @@ class Process:
             deadline += _LEAVE_S
             have_ended = [has_ended or (thread.is_leaving or act is Thread.abandon) and thread.join(deadline - time.monotonic())
                           for has_ended, thread in zip(have_ended, threads)]
+        deadline = time.monotonic() + _EXIT_GRACE_S
+        for thread in threading.enumerate():  # one may be about to end, and to free a group of Gloo's that it was the last to hold
+            if thread.name == "switchml":
+                thread.join(max(deadline - time.monotonic(), 0.001))
         cls._keep_out_of_torch(time.monotonic() + _EXIT_GRACE_S)
         if cls.context is not None and all(have_ended):
             cls.library.sml_context_destroy(cls.context)
