@@ -59,6 +59,28 @@ def case_dropped():
     dist.destroy_process_group()
 
 
+def case_one_tensor():
+    """Calls on one tensor, or views of it, of which nobody has waited for the first: each begins with the result of those
+    before. Other parts of the same storage stay apart."""
+    torch, dist, _, rank, size = start()
+    storage = torch.empty(300_000, 2)
+    for tensor in storage.view(-1), storage[:, 0], storage[100_000:]:
+        storage.fill_(1)
+        works = [dist.all_reduce(tensor, async_op=True) for _ in range(6)]
+        for work in works:
+            work.wait()
+        assert torch.equal(tensor, torch.full_like(tensor, float(size ** 6))), (tensor.min(), tensor.max())
+    storage.fill_(rank)
+    works = [dist.broadcast(storage, size - 1, async_op=True), dist.all_reduce(storage[7:], async_op=True),
+             dist.all_reduce_coalesced([storage[200_000:200_001], storage[-1:]], async_op=True)]
+    for work in works:
+        work.wait()
+    for part, factor in ((storage[:7], 1), (storage[7:200_000], size), (storage[200_001:-1], size), (storage[-1:], size * size)):
+        assert torch.equal(part, torch.full_like(part, (size - 1.0) * factor)), (factor, part.min(), part.max())
+    report(is_done=True)
+    dist.destroy_process_group()
+
+
 def case_between():
     """A message between two ranks is no collective: it may be what the other rank waits for before it calls."""
     torch, dist, _, rank, size = start()
@@ -205,6 +227,12 @@ def test_a_barrier_comes_after_calls_whose_handles_are_dropped():
                                     SWITCHML_SHARED_MEMORY=shared_memory):
                 assert result["missing"] == 0 and result["early"] == 0, result
                 assert result["stats"]["offloaded_calls"] == NUM_ROUNDS * (NUM_DROPPED + 1), result
+
+
+def test_calls_on_one_tensor_follow_each_other():
+    for shared_memory in "01":
+        with Daemon() as daemon:
+            run_ranks("one_tensor", 3, daemon.address, SWITCHML_REQUIRE="1", SWITCHML_SHARED_MEMORY=shared_memory)
 
 
 def test_messages_between_ranks_wait_for_no_collective():

@@ -6,7 +6,6 @@ a promise, and is completed by a thread of the group, if no wait of Python code 
 first completes those before it. Collectives that Gloo does stand among the calls as steps, and begin in their turn.
 """
 import collections
-import itertools
 import os
 import threading
 import time
@@ -236,7 +235,8 @@ class Offload(Thread):
                 self._end_batch()
             if part.piece is not None and not self._is_on_host(call, part):
                 return call.error is not None
-            if part.waits and self._is_in_use(call):
+            call.is_clear = call.is_clear or not self._is_in_use(call)
+            if not call.is_clear:
                 return False
             if self.batch is None and (self.is_in_range or len(parts) > 1) and not part.is_large():
                 self.batch = []
@@ -261,10 +261,14 @@ class Offload(Thread):
         return True
 
     def _is_in_use(self, call):
-        """Whether a call before it has not given back yet what this one reads or writes."""
-        memory = call.memory()
-        before = itertools.takewhile(lambda each: each is not call, self.calls)
-        return any(isinstance(each, Call) and not memory.isdisjoint(each.memory()) for each in before)
+        """Whether a call before it has not given back yet what this one reads or writes. Not one in an open batch: that would
+        wait for this one."""
+        for each in self.calls:
+            if each is call:
+                return False
+            if each.low < call.high and call.low < each.high and each.num_submitted == each.num_called and call.overlaps(each):
+                return True
+        return False
 
     def _start_copies(self, call):
         """To the host, of this and other calls. False: the device has failed, which is in call.error."""

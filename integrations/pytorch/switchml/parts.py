@@ -16,16 +16,16 @@ class Part:
     """A tensor of a call, or a piece of one that is on a GPU: what one operation of the library sums. The buffer is lent to
     it until the operation ended."""
     __slots__ = ("tensor", "dense", "piece", "starts", "operation")
-    waits = False  # for calls before it that have its tensors
 
     def __init__(self, tensor, piece=None, starts=None):
         self.tensor, self.dense, self.piece, self.starts, self.operation = tensor, tensor, piece, starts, None
         if piece is None and (not tensor.is_contiguous() or tensor.is_neg()):
-            self.tensor = tensor.detach()
-            self.dense = self.tensor.resolve_neg().contiguous()
+            self.tensor, self.dense = tensor.detach(), None  # a copy, once its turn has come
 
     @property
     def buffer(self):
+        if self.dense is None:
+            self.dense = self.tensor.resolve_neg().contiguous()
         return self.dense if self.piece is None else self.piece.buffer
 
     @property
@@ -34,7 +34,7 @@ class Part:
         return [self.tensor]
 
     def is_taken(self, job, reduction):
-        return job.takes(self.dense.dtype, self.dense.numel(), reduction)
+        return job.takes(self.tensor.dtype, self.tensor.numel(), reduction)
 
     def begin(self, job, call):
         """The library's operation. Raises as Job.begin()."""
@@ -66,6 +66,12 @@ def _num_bytes(tensor):
     return tensor.numel() * tensor.element_size()
 
 
+def _span(tensor):
+    """Where its elements are, from the first one to behind the last."""
+    count = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
+    return tensor.data_ptr(), tensor.data_ptr() + count * tensor.element_size()
+
+
 def _storage(tensor):
     return getattr(tensor, "untyped_storage", tensor.storage)().data_ptr()
 
@@ -75,7 +81,6 @@ class _OfParts(Part):
     call before it has the tensors any more. It shares no packets: when that is differs from rank to rank. counts: of each
     rank's part, elements or bytes. outputs: whose elements, one tensor's behind the other's, are the result."""
     __slots__ = ("tensors", "given", "outputs", "counts", "rank", "lent")
-    waits = True
 
     def __init__(self, outputs, given, counts, rank):
         self.outputs, self.given = [each.detach() for each in outputs], [each.detach() for each in given]
@@ -199,7 +204,8 @@ class Call:
     """One call that SwitchML sums for: one tensor, or a coalesced list of them. starts: of tensors within the one, or
     None."""
     __slots__ = ("offload", "result", "reduction", "parts", "num_called", "num_submitted", "num_waited", "uses_gloo",
-                 "key", "error", "is_ended", "promise", "is_of_callback", "called", "crossings", "made_at", "is_late_at")
+                 "key", "error", "is_ended", "promise", "is_of_callback", "called", "crossings", "made_at", "is_late_at",
+                 "is_clear", "spans", "low", "high")
 
     def __init__(self, offload, tensors, reduction, result, called, starts=None):
         self.offload, self.reduction, self.result, self.called = offload, reduction, result, called
@@ -220,11 +226,13 @@ class Call:
         self.uses_gloo, self.is_ended = False, False
         self.error, self.promise = None, None
         self.is_of_callback = getattr(of_thread, "runs", None) is offload
+        self.is_clear = bool(self.crossings)  # no call before it has its tensors; of those on GPUs that is the script's to see to
+        self.spans = [_span(tensor) for part in self.parts for tensor in part.tensors if tensor.numel()]
+        self.low, self.high = min(self.spans, default=(0,))[0], max((end for _, end in self.spans), default=0)
 
-    def memory(self):
-        """Where what it reads or writes is."""
-        tensors = [tensor for part in self.parts for tensor in part.tensors]
-        return set(map(_storage, tensors)) - {0}
+    def overlaps(self, other):
+        """Whether both read or write the same memory."""
+        return any(begin < its_end and its_begin < end for begin, end in self.spans for its_begin, its_end in other.spans)
 
     def pause_s(self):
         """Between two looks at a copy: longer the longer it takes, because the device may compute before it."""
@@ -240,7 +248,7 @@ class Call:
 
 class Step:
     """A collective that Gloo does, behind calls that have not ended."""
-    num_called, is_of_callback = 0, True
+    num_called, is_of_callback, low, high = 0, True, 0, 0
 
     def __init__(self, begin, finisher, promise, called):
         self.begin, self.finisher, self.promise, self.called = begin, finisher, promise, called
