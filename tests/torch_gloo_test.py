@@ -160,6 +160,27 @@ def case_monitored_barrier():
     os._exit(0)
 
 
+def case_monitored_late():
+    """Behind a call that rank 1 does not make: ends in its own time, or with the reason of a group that failed."""
+    torch, dist, sml, rank, _ = start(timeout_s=6)
+    dist.all_reduce(torch.ones(3))
+    took_s, texts = [], []
+    work = dist.all_reduce(torch.ones(3), async_op=True) if rank != 1 else None
+    for timeout_s in (1, 12):
+        began = time.monotonic()
+        texts.append(error_text(dist.monitored_barrier, timeout=datetime.timedelta(seconds=timeout_s)) if rank != 1 else "")
+        took_s.append(time.monotonic() - began)
+    store = dist.distributed_c10d._get_default_store()
+    store.set_timeout(datetime.timedelta(seconds=60))
+    if rank == 1:
+        store.wait(["over0", "over2"])
+    store.set(f"over{rank}", "1")
+    if rank == 0:  # which has the store
+        store.wait(["over1", "over2"])
+    report(took_s=took_s, texts=texts, is_under_way=work is not None)
+    os._exit(0)
+
+
 def case_debug_detail():
     """TORCH_DISTRIBUTED_DEBUG=DETAIL: what differs is named before it is sent."""
     torch, dist, _, rank, size = start()
@@ -286,6 +307,12 @@ def test_functional_collectives_have_gradients():
 def test_monitored_barrier_names_who_is_missing():
     for _, gloos, ours in on_both("monitored_barrier", 3):
         assert ours == gloos and ours["is_named"], (gloos, ours)
+
+
+def test_monitored_barrier_behind_a_call_that_does_not_end():
+    for result in run_ranks("monitored_late", 3, CASE_BACKEND="switchml")[::2]:
+        assert result["took_s"][0] < 4 and "all_reduce(SUM) of float32[3] has not ended within the 1 s" in result["texts"][0], result
+        assert result["took_s"][1] < 12 and "timed out" in result["texts"][1] and "rank 1" in result["texts"][1], result
 
 
 def test_debug_detail_names_a_mismatch():

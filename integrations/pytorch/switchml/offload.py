@@ -332,11 +332,13 @@ class Offload(Thread):
             if is_mine:
                 self._complete(oldest, deadline)
             if deadline is not None and not call.is_ended and time.monotonic() >= deadline:
-                raise SwitchMLError(f"the call has not ended within the {timeout_s:g} s of this wait", "timed out")
+                what = call.called.text(True) if call.called is not None else "the call"
+                raise SwitchMLError(f"{what} has not ended within the {timeout_s:g} s of this wait", "timed out")
 
-    def wait_for_all(self):
-        while self.calls:
-            self.wait_for(self.calls[-1])
+    def wait_for_all(self, timeout_s):
+        calls = list(self.calls)
+        if calls:
+            self.wait_for(calls[-1], timeout_s)
 
     def _run(self):
         of_thread.attends = id(self)  # itself it would hold for longer than at_exit() waits

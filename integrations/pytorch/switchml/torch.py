@@ -320,11 +320,12 @@ class SwitchMLGroup(dist.ProcessGroup):
                                                              self._finisher, called))
         return self._by_gloo(lambda: (inner.barrier(opts or _c10d.BarrierOptions()), (), (), 1), (), (), called)
 
-    def monitored_barrier(self, *arguments, **keywords):
-        inner = self._gloo()
+    def monitored_barrier(self, timeout=None, *arguments, **keywords):
+        inner, timeout = self._gloo(), timeout or self._timeout
         if self._offload is not None:
-            self._offload.wait_for_all()
-        return inner.monitored_barrier(*arguments, **keywords)  # which returns when it has ended
+            self._offload.wait_for_all(timeout.total_seconds())
+            self._gloo()  # they may have failed
+        return inner.monitored_barrier(timeout, *arguments, **keywords)  # which returns when it has ended
 
     def alltoall(self, outputs, inputs, opts=None):
         """By the one all-to-all that Gloo has, of two long tensors."""
