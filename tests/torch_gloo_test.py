@@ -181,6 +181,19 @@ def case_monitored_late():
     os._exit(0)
 
 
+def case_late_for_gloo():
+    """Rank 1 does not make a call of Gloo's in time."""
+    torch, dist, sml, rank, size = start(timeout_s=3)
+    dist.all_reduce(torch.ones(3))
+    dist.barrier()
+    if rank == 1:
+        time.sleep(6)  # alive, in no call
+    text = error_text(dist.all_to_all_single, torch.empty(size), torch.ones(size)) if rank != 1 else ""
+    report(text=text, ranks=list(sml.error().ranks) if text else [], status=sml.error().status if text else "")
+    time.sleep(1 if rank == 0 else 0)  # it has the store
+    os._exit(0)
+
+
 def case_debug_detail():
     """TORCH_DISTRIBUTED_DEBUG=DETAIL: what differs is named before it is sent."""
     torch, dist, _, rank, size = start()
@@ -339,6 +352,11 @@ def test_a_lost_rank_is_the_reason_on_all():
         results = Ranks("same_reason", 4, daemon.address, CASE_BACKEND="switchml").wait(but=(2,))
         for rank in (0, 1, 3):
             assert "rank 2" in results[rank]["text"], results
+
+
+def test_a_rank_that_is_late_for_gloo_is_named():
+    for result in run_ranks("late_for_gloo", 3, CASE_BACKEND="switchml")[::2]:
+        assert "rank 1 gave no answer" in result["text"] and (result["ranks"], result["status"]) == ([1], "timed out"), result
 
 
 def test_a_lost_store_is_the_reason():

@@ -195,8 +195,9 @@ class Calls:
             return
         silent = [rank for rank, what in enumerate(said) if not what][:SML_MAX_NAMED_RANKS]
         if broken:
-            text = f"{_those(silent)} gave no answer when a connection broke off: {broken}" if silent else broken
-            self._write_once("reason", json.dumps([text, "rank lost" if silent else "", silent]))
+            what, status = ("a call timed out", "timed out") if "Timed out" in broken else ("a connection broke off", "rank lost")
+            text = f"{_those(silent)} gave no answer when {what}: {broken}" if silent else broken
+            self._write_once("reason", json.dumps([text, status if silent else "", silent]))
             self.finding = None
             return
         self.finding, ranks_of = None, {}
@@ -249,15 +250,16 @@ class Calls:
     # ---- On the thread that waits ------------------------------------------------------------------------------
 
     def why(self, problem):
-        """A call broke off: the library's, or Gloo's, most often because a connection did. If the group has a reason for
-        that: that. If not, and a connection broke off: which ranks are silent. Otherwise what was heard of it here.
+        """A call broke off: the library's, or Gloo's, most often because a connection did, or its time was over. If the group
+        has a reason for that: that. If not: which ranks are silent. Otherwise what was heard of it here.
 
         The watch asks the store, whose host may be the one that is stopped or gone: then it does not answer."""
         is_of_job, offload = isinstance(problem, SwitchMLError), self.offload()
         called = self.oldest() or self.seen or Called(self.number, "a call that broke off", None, (), None)
         if is_of_job and problem.status == Process.library.sml_status_string(SML_ERR_MISMATCH).decode():
             self.broken = ""  # as if the watch had found it: it asks what each rank is in
-        elif not is_of_job and "Connection" in str(problem) and (offload is None or offload.job_error() is None):
+        elif not is_of_job and any(word in str(problem) for word in ("Connection", "Timed out")) and (
+                offload is None or offload.job_error() is None):
             self.broken = str(problem)
         first, last, last_at = self.num_looks, self.num_looks, time.monotonic()
         self.asking.append(called)
