@@ -4,6 +4,7 @@
 behind them that go through Gloo, handles that only C++ holds, waits inside of callbacks, and the end of a program."""
 import math
 import os
+import signal
 import time
 
 import torch_ranks
@@ -78,6 +79,31 @@ def case_one_tensor():
     for part, factor in ((storage[:7], 1), (storage[7:200_000], size), (storage[200_001:-1], size), (storage[-1:], size * size)):
         assert torch.equal(part, torch.full_like(part, (size - 1.0) * factor)), (factor, part.min(), part.max())
     report(is_done=True)
+    dist.destroy_process_group()
+
+
+def case_alarm():
+    """A signal handler that raises breaks off the wait, and not the call, whose tensors the library still has."""
+    torch, dist, _, rank, size = start()
+    dist.all_reduce(torch.ones(1))
+
+    def handler(_signal, _frame):
+        raise TimeoutError("the alarm")
+    signal.signal(signal.SIGALRM, handler)
+    tensors, texts = [torch.full((100_000,), rank + 1.0) for _ in range(2)], []
+    for tensor, is_async in zip(tensors, (True, False)):
+        if rank == 0:
+            signal.setitimer(signal.ITIMER_REAL, 0.5)
+        else:
+            time.sleep(1.5)
+        try:
+            work = dist.all_reduce(tensor, async_op=is_async)
+            work = work and work.wait()
+        except TimeoutError as error:
+            texts.append(str(error))
+    dist.barrier()
+    assert all(torch.equal(tensor, torch.full_like(tensor, size * (size + 1) / 2)) for tensor in tensors)
+    report(texts=texts)
     dist.destroy_process_group()
 
 
@@ -233,6 +259,12 @@ def test_calls_on_one_tensor_follow_each_other():
     for shared_memory in "01":
         with Daemon() as daemon:
             run_ranks("one_tensor", 3, daemon.address, SWITCHML_REQUIRE="1", SWITCHML_SHARED_MEMORY=shared_memory)
+
+
+def test_an_alarm_breaks_off_a_wait_and_no_call():
+    for shared_memory in "01":
+        results = run_ranks("alarm", 2, SWITCHML_SHARED_MEMORY=shared_memory)
+        assert [result["texts"] for result in results] == [["the alarm"] * 2, []], results
 
 
 def test_messages_between_ranks_wait_for_no_collective():

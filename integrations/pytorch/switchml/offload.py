@@ -336,9 +336,8 @@ class Offload(Thread):
                 raise SwitchMLError(f"{what} has not ended within the {timeout_s:g} s of this wait", "timed out")
 
     def wait_for_all(self, timeout_s):
-        calls = list(self.calls)
-        if calls:
-            self.wait_for(calls[-1], timeout_s)
+        for call in list(self.calls)[-1:]:
+            self.wait_for(call, timeout_s)
 
     def _run(self):
         of_thread.attends = id(self)  # itself it would hold for longer than at_exit() waits
@@ -391,6 +390,8 @@ class Offload(Thread):
             try:
                 has_ended = self._finish(call, deadline)
             except Exception as problem:  # pylint: disable=broad-except  # it must end, whatever happened
+                if call.num_waited < call.num_called and threading.current_thread() is threading.main_thread():
+                    raise  # a signal handler's: the library still has the tensors
                 call.error = call.error or SwitchMLError(f"{type(problem).__name__}: {problem}")
                 has_ended = True
         finally:
