@@ -302,7 +302,8 @@ def run(options):
             raise Refused(f"{', '.join(differing)}: the tables are not those of {HOME}; run bench/figures.py")
         return
     if options.record:
-        write(home, json.dumps(figures, indent=1, sort_keys=True) + "\n")
+        text = json.dumps(figures, indent=1, sort_keys=True) + "\n"
+        write(home, re.sub(r"^   \{.*?^   \}", lambda row: re.sub(r"\n *", " ", row.group()), text, flags=re.DOTALL | re.MULTILINE)) # a line each
     for page in differing:
         write(os.path.join(options.root, page), filled[page])
 
