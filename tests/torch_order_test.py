@@ -8,7 +8,7 @@ import signal
 import time
 
 import torch_ranks
-from torch_ranks import Daemon, ends_as_interpreters_do, report, run_ranks, start
+from torch_ranks import Daemon, ends_as_interpreters_do, error_text, report, run_ranks, start
 
 NUM_ROUNDS, NUM_DROPPED = 20, 20
 
@@ -79,6 +79,21 @@ def case_one_tensor():
     for part, factor in ((storage[:7], 1), (storage[7:200_000], size), (storage[200_001:-1], size), (storage[-1:], size * size)):
         assert torch.equal(part, torch.full_like(part, (size - 1.0) * factor)), (factor, part.min(), part.max())
     report(is_done=True)
+    dist.destroy_process_group()
+
+
+def case_forked():
+    """A handle is of no use in a forked process, and says so."""
+    torch, dist, _, rank, size = start()
+    tensor = torch.full((10,), rank + 1.0)
+    work = dist.all_reduce(tensor, async_op=True)
+    child = os.fork()
+    if child == 0:
+        print(error_text(work.wait), flush=True)
+        os._exit(0 if "forked" in error_text(work.wait) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    work.wait()
+    assert tensor[0].item() == size * (size + 1) / 2
     dist.destroy_process_group()
 
 
@@ -259,6 +274,10 @@ def test_calls_on_one_tensor_follow_each_other():
     for shared_memory in "01":
         with Daemon() as daemon:
             run_ranks("one_tensor", 3, daemon.address, SWITCHML_REQUIRE="1", SWITCHML_SHARED_MEMORY=shared_memory)
+
+
+def test_handles_are_of_no_use_in_forked_processes():
+    run_ranks("forked", 2)
 
 
 def test_an_alarm_breaks_off_a_wait_and_no_call():

@@ -6,6 +6,7 @@ a promise, and is completed by a thread of the group, if no wait of Python code 
 first completes those before it. Collectives that Gloo does stand among the calls as steps, and begin in their turn.
 """
 import collections
+import itertools
 import os
 import threading
 import time
@@ -263,12 +264,9 @@ class Offload(Thread):
     def _is_in_use(self, call):
         """Whether a call before it has not given back yet what this one reads or writes. Not one in an open batch: that would
         wait for this one."""
-        for each in self.calls:
-            if each is call:
-                return False
-            if each.low < call.high and call.low < each.high and each.num_submitted == each.num_called and call.overlaps(each):
-                return True
-        return False
+        before = itertools.takewhile(lambda each: each is not call, self.calls)
+        return any(each.low < call.high and call.low < each.high and each.num_submitted == each.num_called and call.overlaps(each)
+                   for each in before)
 
     def _start_copies(self, call):
         """To the host, of this and other calls. False: the device has failed, which is in call.error."""
@@ -317,6 +315,8 @@ class Offload(Thread):
 
     def wait_for(self, call, timeout_s=None):
         """Returns when the call has ended, however; raises after timeout_s."""
+        if os.getpid() != self.pid:
+            raise SwitchMLError("this call was made by the parent of this forked process", "forked")
         if self.is_coalescing:
             self.hasten(call)
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
