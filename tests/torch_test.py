@@ -21,6 +21,7 @@ sys.path.insert(0, os.path.join(ROOT, "bench"))
 import netbed  # pylint: disable=wrong-import-position
 
 LARGE_ELEMENTS = 2 << 20
+SWITCHES = ("SWITCHML_DISABLE", "SWITCHML_REQUIRE", "SWITCHML_ONE_WAY")
 
 
 def link_bytes():
@@ -400,8 +401,7 @@ def test_structs_are_those_of_the_header():
     structs = run_ranks("structs", 1)[0]
     del structs["stderr"]
     for struct, (size, *fields) in structs.items():
-        claims = [f"sizeof(struct {struct}) == {size}"]
-        claims += [f"offsetof(struct {struct}, {name}) == {offset}" for name, offset in fields]
+        claims = [f"sizeof(struct {struct}) == {size}"] + [f"offsetof(struct {struct}, {name}) == {offset}" for name, offset in fields]
         source = "#include <switchml/switchml.h>\n" + "".join(f"_Static_assert({claim}, \"\");\n" for claim in claims)
         checked = subprocess.run([compiler, "-I", os.path.join(ROOT, "include"), "-x", "c", "-fsyntax-only", "-"],
                                  input=source, text=True, capture_output=True, check=False)
@@ -495,11 +495,12 @@ def test_different_aggregators_fall_back_with_one_warning():
     assert len(told) == 1 and "SWITCHML_AGGREGATOR" in told[0], told
 
 
-def test_settings_that_differ_are_an_error_when_required():
-    for result in run_ranks("one_call_apart", 2, SWITCHML_REQUIRE="1"):
-        assert "SWITCHML_REQUIRE=1, but SWITCHML_AGGREGATOR is not what it is on rank 0 on rank 1" in result["error"], result
-    for result in run_ranks("one_call_apart", 2, SWITCHML_REQUIRE="1", CASE_SETTING="SWITCHML_LEASE=7"):
-        assert "SWITCHML_REQUIRE=1, but SWITCHML_LEASE is not what it is on rank 0 on rank 1" in result["error"], result
+def test_settings_of_no_use_are_an_error_when_required():
+    for setting, why in {"SWITCHML_AGGREGATOR=127.0.0.1:9": "SWITCHML_AGGREGATOR is not what it is on rank 0 on rank 1",
+                         "SWITCHML_LEASE=7": "SWITCHML_LEASE is not what it is on rank 0 on rank 1",
+                         **{f"{name}=maybe": f"on rank 1 {name}=maybe: set 1 or 0" for name in SWITCHES}}.items():
+        for result in run_ranks("one_call_apart", 2, SWITCHML_REQUIRE="1", CASE_SETTING=setting):
+            assert f"SWITCHML_REQUIRE=1, but {why}" in result["error"], result
 
 
 def test_no_aggregator_is_needed():

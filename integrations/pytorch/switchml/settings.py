@@ -12,6 +12,7 @@ from .library import SwitchMLError
 from .process import Process
 
 _SETTLE_S = 5
+_ON, _OFF = ("1", "yes", "true", "on"), ("0", "no", "false", "off")
 
 
 class Exchange:
@@ -87,16 +88,16 @@ class Exchange:
 def agree(exchange):
     """The same on all ranks of a group: why it does not offload, or ""; whether it must; whether float64, too; and the
     ranks' addresses on the way to rank 0's host."""
-    problem = ""
-    try:
-        Process.load()
-    except SwitchMLError as load_error:
-        problem = str(load_error)
-    mine = {"disable": is_set("SWITCHML_DISABLE"), "require": is_set("SWITCHML_REQUIRE"),
-            "aggregator": os.environ.get("SWITCHML_AGGREGATOR", ""), "problem": problem,
-            "one_way": is_set("SWITCHML_ONE_WAY", "1"), "lease": os.environ.get("SWITCHML_LEASE", ""),
+    mine = {"disable": False, "require": True, "one_way": True, "problem": "",
+            "aggregator": os.environ.get("SWITCHML_AGGREGATOR", ""), "lease": os.environ.get("SWITCHML_LEASE", ""),
             "bits": [os.environ.get(name, "") for name in ("SWITCHML_FLOAT_BITS", "SWITCHML_FLOAT64_BITS", "SWITCHML_EXACT")],
             "address": gloo.own_address(os.environ.get("MASTER_ADDR", "localhost"))}
+    try:
+        mine["require"] = is_set("SWITCHML_REQUIRE")  # a word that is neither on nor off is required to be mended
+        mine["disable"], mine["one_way"] = is_set("SWITCHML_DISABLE"), is_set("SWITCHML_ONE_WAY", "1")
+        Process.load()
+    except SwitchMLError as error:
+        mine["problem"] = str(error)
     ranks = [json.loads(data) for data in exchange.gather(json.dumps(mine).encode())]
     is_required, why_off = any(rank["require"] for rank in ranks), _why_off(ranks)
     if why_off and is_required:
@@ -129,4 +130,8 @@ def _why_off(ranks):
 
 
 def is_set(name, default="0"):
-    return (os.environ.get(name) or default).lower() not in ("", "0", "no", "false", "off")
+    text = os.environ.get(name) or default
+    word = text.lower()
+    if word not in _ON + _OFF:
+        raise SwitchMLError(f"{name}={text}: set 1 or 0")
+    return word in _ON
