@@ -4,14 +4,7 @@
 
 #include <sys/mman.h>
 
-#if defined(__SANITIZE_ADDRESS__)
-#define HAS_ASAN 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define HAS_ASAN 1
-#endif
-#endif
-#ifdef HAS_ASAN
+#if defined(SML_SANITIZE_ADDRESS)
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 static const void *scheduler_stack;
@@ -104,7 +97,7 @@ void sim_context_create(struct sim_context *context, void (*entry)(void)) {
 
 void sim_context_release(struct sim_context *context) {
   if (context->stack == NULL) return;
-#ifdef HAS_ASAN
+#ifdef SML_SANITIZE_ADDRESS
   /* Frames that were never left have poisoned what surrounds their variables. */
   ASAN_UNPOISON_MEMORY_REGION(context->stack, SIM_STACK_BYTES);
 #endif
@@ -115,29 +108,29 @@ void sim_context_release(struct sim_context *context) {
 }
 
 void sim_context_enter(struct sim_context *context) {
-#ifdef HAS_ASAN
+#ifdef SML_SANITIZE_ADDRESS
   __sanitizer_start_switch_fiber(&scheduler_fake_stack, context->stack, SIM_STACK_BYTES);
 #endif
   sim_context_swap(&scheduler_stack_pointer, context->stack_pointer);
-#ifdef HAS_ASAN
+#ifdef SML_SANITIZE_ADDRESS
   __sanitizer_finish_switch_fiber(scheduler_fake_stack, NULL, NULL);
 #endif
 }
 
 void sim_context_leave(struct sim_context *context, bool is_final) {
-#ifdef HAS_ASAN
+#ifdef SML_SANITIZE_ADDRESS
   __sanitizer_start_switch_fiber(is_final ? NULL : &context->fake_stack, scheduler_stack, scheduler_stack_bytes);
 #else
   (void)is_final;
 #endif
   sim_context_swap(&context->stack_pointer, scheduler_stack_pointer);
-#ifdef HAS_ASAN
+#ifdef SML_SANITIZE_ADDRESS
   __sanitizer_finish_switch_fiber(context->fake_stack, NULL, NULL);
 #endif
 }
 
 void sim_context_begin(void) {
-#ifdef HAS_ASAN
+#ifdef SML_SANITIZE_ADDRESS
   __sanitizer_finish_switch_fiber(NULL, &scheduler_stack, &scheduler_stack_bytes);
 #endif
 }

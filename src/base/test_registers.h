@@ -6,7 +6,7 @@
 
 #include "base/base.h"
 
-#if defined(__x86_64__) && defined(__OPTIMIZE__) && !defined(__SANITIZE_ADDRESS__)
+#if defined(__x86_64__) && defined(__OPTIMIZE__) && !defined(SML_SANITIZE_ADDRESS)
 #include <cpuid.h>
 
 static inline bool has_clean_vectors(void) {

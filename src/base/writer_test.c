@@ -211,7 +211,7 @@ static void fork_while_stalled(void) {
     sml_fd_take_stderr();
     sml_writer_say("child\n");
     CHECK(sml_writer_flush(FAR_NS)); /* of what the parent had to say, nothing is here */
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(SML_SANITIZE_ADDRESS)
     _exit(0); /* its search for leaks does not see what the threads hold that only the parent has */
 #else
     exit(0);
@@ -225,7 +225,7 @@ static void fork_while_stalled(void) {
 
 static void a_child_begins_anew(void **state) {
   (void)state;
-#if defined(__SANITIZE_THREAD__)
+#if defined(SML_SANITIZE_THREAD)
   SKIP_TEST("TSan lets no child of a process with threads start a thread");
 #endif
   check_ended_well(run_in_child(fork_while_stalled, false));

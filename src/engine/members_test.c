@@ -15,7 +15,7 @@
 #define NUM_STEPS 4000u
 
 /* Without what the allocator needs for itself; SIZE_MAX: it does not say. */
-#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
+#if defined(SML_SANITIZE_ADDRESS) || defined(SML_SANITIZE_THREAD)
 size_t __sanitizer_get_current_allocated_bytes(void); /* of gcc's and clang's, but gcc's header is not everywhere */
 static size_t allocated_bytes(void) {
   return __sanitizer_get_current_allocated_bytes();
