@@ -9,7 +9,7 @@ ARGS ?=
 BUILD := build
 SETUP := $(if $(NO_SETUP),true,tools/setup)
 
-.PHONY: all everything configured help setup check check-asan check-tsan check-clang check-valgrind check-neon check-cross \
+.PHONY: all everything configured help setup check check-asan check-tsan check-valgrind check-neon check-cross \
   check-mpi check-mpi5 check-torch2 soak sim model mutants fuzz coverage trust demo training bench bench-netbed install uninstall deb wheel packages release clean
 
 all: configured
@@ -29,10 +29,9 @@ help:
 	@echo 'make               build what is installed: commands in build/bin, library in build/lib; then: . build/env.sh (1 min)'
 	@echo 'make everything    build the tests and tools, too, as ninja -C build does (2 min)'
 	@echo 'make setup         install the Debian packages that are missing (as root or with sudo; as the network is)'
-	@echo 'make check         set up, build, run every test, plain and with ASan + UBSan; threads with TSan; a clang build (~20 min)'
+	@echo 'make check         set up, build, run every test, plain and with ASan + UBSan (by clang, if it is there); threads with TSan (~20 min)'
 	@echo 'make check-asan    the ASan + UBSan part of it, with the tests that wait long (~8 min)'
 	@echo 'make check-tsan    the tests of threaded code under ThreadSanitizer (~4 min)'
-	@echo 'make check-clang   build everything with clang, run single layers with its UBSan (~2 min)'
 	@echo 'make check-valgrind the tests of single layers under valgrind (~30 min)'
 	@echo 'make check-neon    cross-build for AArch64 and run the tests of numbers under qemu (~5 min)'
 	@echo 'make check-cross   cross-build the pure layers for 32 bits (armhf) and for a big-endian processor (s390x), run them under qemu (~5 min)'
@@ -73,15 +72,15 @@ check:
 	@-$(SETUP) --optional torch
 	@-$(SETUP) --optional model
 	@-$(SETUP) --optional mpi
-	@tools/check.py plain asan tsan clang $(ARGS)
+	@tools/check.py plain asan tsan $(ARGS)
 
 check-asan:
 	@$(SETUP) build
 	@tools/check.py asan-all $(ARGS)
 
-check-tsan check-clang: check-%:
+check-tsan:
 	@$(SETUP) build
-	@tools/check.py $* $(ARGS)
+	@tools/check.py tsan $(ARGS)
 
 .PHONY: check-p4
 check-p4: everything
@@ -197,4 +196,4 @@ release:
 	@tools/release $(ARGS)
 
 clean:
-	rm -rf build build-paper build-without-* build-asan build-tsan build-clang build-neon build-armhf build-s390x build-armhf-root build-s390x-root build-coverage build-fuzz build-mutants
+	rm -rf build build-paper build-without-* build-asan build-tsan build-neon build-armhf build-s390x build-armhf-root build-s390x-root build-coverage build-fuzz build-mutants
