@@ -9,7 +9,6 @@
 
 #define CONTEXT 0
 #define CALL_NS (1 * SML_NS_PER_S) /* one call */
-#define OPEN_NS (5 * SML_NS_PER_S)
 #define MAX_PORTS 512u
 #define VALUES "SwitchIn.aggregate.sum.value_" /* registers: 32 lanes, and the lane of them */
 
@@ -77,13 +76,17 @@ static bool add_entry(void *user, const struct sml_switch_entry *entry, int64_t 
   return call(b, entry_out);
 }
 
-/* What has gone cannot be taken away again: errors are nobody's here. The next job meets a dead switch. */
+/* What has gone cannot be taken away again: errors are nobody's here. */
+static void take_away(struct sml_bmv2 *b) {
+  if (!call(b, NULL)) b->jobs.is_unsure = true;
+}
+
 static void delete_entry(void *user, const struct sml_switch_entry *entry, int64_t handle) {
   struct sml_bmv2 *b = user;
   begin(b, "standard:bm_mt_delete_entry");
   sml_thrift_text(&b->thrift, 2, entry->table);
   sml_thrift_i32(&b->thrift, 3, (int32_t)handle);
-  (void)call(b, NULL);
+  take_away(b);
 }
 
 /* Tables, groups and their nodes, registers, counters: what an earlier daemon left would get copies of results. */
@@ -132,7 +135,7 @@ static bool make_node(struct sml_bmv2 *b, int64_t group, uint32_t rid, const cha
 static void destroy_mc(struct sml_bmv2 *b, const char *method, int64_t handle) {
   begin(b, method);
   sml_thrift_i32(&b->thrift, 2, (int32_t)handle);
-  (void)call(b, NULL);
+  take_away(b);
 }
 
 static void delete_group(void *user, uint32_t group, int64_t handle) {
@@ -176,7 +179,8 @@ static bool flood_to_all_ports(struct sml_bmv2 *b) {
   uint32_t num_values = 0, ports[MAX_PORTS], num_ports = 0;
   char map[MAX_PORTS + 1];
   sml_thrift_begin(&b->thrift, "standard:bm_dev_mgr_show_ports");
-  if (!sml_thrift_end(&b->thrift, sml_clock_ns() + CALL_NS, values, SML_ARRAY_LEN(values), &num_values)) return false;
+  const uint64_t deadline_ns = sml_min_u64(sml_clock_ns() + CALL_NS, b->deadline_ns);
+  if (!sml_thrift_end(&b->thrift, deadline_ns, values, SML_ARRAY_LEN(values), &num_values)) return false;
   for (uint32_t i = 0; i + 1 < sml_min_u32(num_values, SML_ARRAY_LEN(values)); i += 2) /* number, and whether up */
     if (values[i] >= 0 && values[i] < MAX_PORTS) ports[num_ports++] = (uint32_t)values[i];
   port_map(map, ports, num_ports);
@@ -186,7 +190,6 @@ static bool flood_to_all_ports(struct sml_bmv2 *b) {
 static bool open_switch(void *user, char *error, size_t error_bytes) {
   struct sml_bmv2 *b = user;
   char last_lane[64], beyond[64];
-  b->deadline_ns = sml_clock_ns() + OPEN_NS;
   if (!reset_switch(b)) return tell(b, error, error_bytes);
   const uint32_t last = b->options.packet_lanes / 32 - 1;
   snprintf(last_lane, sizeof last_lane, VALUES "%u_31", last & 0xff);

@@ -572,6 +572,7 @@ static void any_call_may_fail(void **state) {
         if (call <= num_start && fault != CUTS) assert_int_equal(num_left, num_made);
         assert_true(stand_in_start_job(8, 2, 32));
         stand_in_close_job();
+        assert_int_equal(count_live(NULL), num_made); /* whatever was left */
       } else {
         assert_false(stand_in_start_job(8, 2, 32));
       }

@@ -202,9 +202,14 @@ static void begin_work(void *user, uint64_t deadline_ns) {
   begin(d);
 }
 
+/* Within a call's time, and that of the work. */
+static bool end_work(struct sml_dpdk *d, uint64_t *values_out, uint32_t num) {
+  return end(d, values_out, num, sml_min_u64(sml_clock_ns() + CALL_NS, d->deadline_ns));
+}
+
 static bool finish(void *user) {
   struct sml_dpdk *d = user;
-  return d->request_bytes == 0 || end(d, NULL, 0, sml_min_u64(sml_clock_ns() + CALL_NS, d->deadline_ns));
+  return d->request_bytes == 0 || end_work(d, NULL, 0);
 }
 
 static const char *error_of(void *user) {
@@ -290,7 +295,7 @@ static bool fill_base(struct sml_dpdk *d) {
   uint64_t values[2];
   begin(d);
   put(d, "reset\nports\nborn\n");
-  if (!end(d, values, 2, sml_clock_ns() + CALL_NS)) return false;
+  if (!end_work(d, values, 2)) return false;
   const uint64_t num_ports = values[0];
   if (num_ports == 0 || num_ports > 255 || d->options.cpu_port >= num_ports)
     return fail(d, "it has %u ports, and none numbered %u", (unsigned)num_ports, d->options.cpu_port);
@@ -302,7 +307,7 @@ static bool fill_base(struct sml_dpdk *d) {
   put(d, "add copies match 0x%x action copy_1 port 0x%x\n", SML_SWITCH_FLOOD_GROUP, d->num_ports + 1);
   for (uint32_t port = 0; port < d->num_ports; port++)
     put(d, "add ports match 0x%x action send port 0x%x\n", port, port);
-  return end(d, NULL, 0, sml_clock_ns() + CALL_NS);
+  return end_work(d, NULL, 0);
 }
 
 /* Whether the program has the register; false with a connection: it has not. */
@@ -310,7 +315,7 @@ static bool has_register(struct sml_dpdk *d, const char *name, uint32_t index) {
   uint64_t value;
   begin(d);
   put(d, "read %s %u %u\n", name, index, index + 1);
-  return end(d, &value, 1, sml_clock_ns() + CALL_NS);
+  return end_work(d, &value, 1);
 }
 
 static bool fits_program(struct sml_dpdk *d) {

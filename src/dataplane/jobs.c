@@ -13,6 +13,7 @@
 
 #define CALL_NS (1 * SML_NS_PER_S) /* what is asked outside a job's start or end */
 #define WORK_NS (2 * SML_NS_PER_S) /* all calls of a job's start or end: leases go on meanwhile */
+#define OPEN_NS (10 * SML_NS_PER_S)
 #define RANKS_PER_JOB 32u
 #define NUM_TURNS 2u
 #define WORD_VALID (UINT32_C(1) << 31)
@@ -195,7 +196,15 @@ static bool fill(struct sml_switch_jobs *jobs, struct sml_switch_job *job) {
 }
 
 static bool finish(struct sml_switch_jobs *jobs) {
-  return jobs->driver->finish == NULL || jobs->driver->finish(jobs->user);
+  const bool is_done = jobs->driver->finish == NULL || jobs->driver->finish(jobs->user);
+  jobs->is_unsure = jobs->is_unsure || !is_done;
+  return is_done;
+}
+
+static bool fail(struct sml_switch_jobs *jobs, char *error, size_t error_bytes) {
+  jobs->is_unsure = true;
+  snprintf(error, error_bytes, "%s", jobs->driver->error(jobs->user));
+  return false;
 }
 
 static void remove_member(struct sml_switch_jobs *jobs, struct sml_switch_job *job, uint32_t c) {
@@ -229,10 +238,34 @@ static void close_job(void *user, uint16_t number) {
   jobs->jobs[number] = NULL;
 }
 
+static bool empty_switch(struct sml_switch_jobs *jobs, uint64_t deadline_ns, char *error, size_t error_bytes) {
+  jobs->driver->begin(jobs->user, deadline_ns);
+  sml_routes_forget(jobs);
+  for (uint32_t j = 0; j < SML_MAX_JOBS; j++)
+    for (uint32_t c = 0; jobs->jobs[j] != NULL && c < jobs->jobs[j]->is.num_contributors; c++)
+      jobs->jobs[j]->members[c].route = NULL;
+  jobs->is_unsure = !jobs->driver->open(jobs->user, error, error_bytes);
+  return !jobs->is_unsure;
+}
+
+static bool has_jobs(const struct sml_switch_jobs *jobs) {
+  uint32_t j = 0;
+  while (j < SML_MAX_JOBS && jobs->jobs[j] == NULL) j++;
+  return j < SML_MAX_JOBS;
+}
+
+/* What an earlier job may have left would stand in the way of this one, or let that one's ranks in. As long as other
+ * jobs run it cannot be told from what is theirs. */
+static bool clear_leftovers(struct sml_switch_jobs *jobs, uint64_t deadline_ns, char *error, size_t error_bytes) {
+  return !jobs->is_unsure || has_jobs(jobs) || empty_switch(jobs, deadline_ns, error, error_bytes);
+}
+
 static bool start_job(void *user, const struct sml_dataplane_job *is, char *error, size_t error_bytes) {
   struct sml_switch_jobs *jobs = user;
   close_job(jobs, is->number); /* an earlier epoch */
   if (jobs->driver->has_reach != NULL && !jobs->driver->has_reach(is, error, error_bytes)) return false;
+  const uint64_t deadline_ns = sml_clock_ns() + WORK_NS;
+  if (!clear_leftovers(jobs, deadline_ns, error, error_bytes)) return false;
   struct sml_switch_job *job = calloc(1, sizeof *job + 2 * is->num_slots * sizeof job->words[0]);
   if (job == NULL) return snprintf(error, error_bytes, "out of memory"), false;
   job->is = *is;
@@ -240,10 +273,8 @@ static bool start_job(void *user, const struct sml_dataplane_job *is, char *erro
   for (uint32_t c = 0; c < SML_SWITCH_MAX_CONTRIBUTORS; c++)
     job->members[c] = (struct member){{NONE, NONE}, NONE, NONE, NULL};
   jobs->jobs[is->number] = job;
-  jobs->driver->begin(jobs->user, sml_clock_ns() + WORK_NS);
-  if (fill(jobs, job) && finish(jobs)) return true;
-  snprintf(error, error_bytes, "%s", jobs->driver->error(jobs->user));
-  return false;
+  jobs->driver->begin(jobs->user, deadline_ns);
+  return (fill(jobs, job) && finish(jobs)) || fail(jobs, error, error_bytes);
 }
 
 static bool is_same_place(const struct sml_place *a, const struct sml_place *b) {
@@ -295,9 +326,7 @@ static bool follow(void *user, uint16_t number, const struct sml_place *places, 
   if (!has_moved) return true;
   if (jobs->driver->has_reach != NULL && !jobs->driver->has_reach(&is, error, error_bytes)) return false;
   jobs->driver->begin(jobs->user, sml_clock_ns() + WORK_NS);
-  if (move_members(jobs, job, is.places) && finish(jobs)) return true;
-  snprintf(error, error_bytes, "%s", jobs->driver->error(jobs->user));
-  return false;
+  return (move_members(jobs, job, is.places) && finish(jobs)) || fail(jobs, error, error_bytes);
 }
 
 static void depart(void *user, uint16_t number, uint32_t c) {
@@ -333,14 +362,6 @@ static uint32_t find_blocked(void *user, uint16_t number, uint32_t c) {
 }
 
 /* ---- the switch ---- */
-
-/* The switch is emptied. */
-static void forget_routes(struct sml_switch_jobs *jobs) {
-  sml_routes_forget(jobs);
-  for (uint32_t j = 0; j < SML_MAX_JOBS; j++)
-    for (uint32_t c = 0; jobs->jobs[j] != NULL && c < jobs->jobs[j]->is.num_contributors; c++)
-      jobs->jobs[j]->members[c].route = NULL;
-}
 
 static uint64_t mac_of_interface(const struct ifaddrs *all, const char *name) {
   for (const struct ifaddrs *i = all; i != NULL; i = i->ifa_next) {
@@ -381,8 +402,7 @@ static bool open_switch(void *user, const struct sml_addr *data_addr, uint32_t v
   jobs->port = sml_addr_port(data_addr);
   jobs->voucher = voucher;
   if (jobs->mac == 0) jobs->mac = mac_of_address(jobs->ip);
-  forget_routes(jobs);
-  return jobs->driver->open(jobs->user, error, error_bytes);
+  return empty_switch(jobs, sml_clock_ns() + OPEN_NS, error, error_bytes);
 }
 
 static void hear(void *user, uint64_t mac, uint16_t port, char *why, size_t why_bytes) {

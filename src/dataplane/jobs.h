@@ -26,7 +26,7 @@ struct sml_switch_entry {
 };
 
 /* Calls to the switch that its driver makes. False: error says why. What is added has a handle, of the driver's choice;
- * what is deleted may be gone already, and of a switch that does not answer nobody hears: the next job meets it. */
+ * what is deleted may be gone already, and of a switch that does not answer nobody hears: is_unsure is set. */
 struct sml_switch_driver {
   /* The program's tables empty, but for floods and the aggregator's entry (sml_switch_jobs_add_aggregator). False:
    * error_out has a sentence. */
@@ -79,6 +79,9 @@ struct sml_switch_jobs {
   uint16_t port;
   uint64_t mac;     /* of the interface that has the address; 0: none has it */
   uint32_t voucher; /* aggd/dataplane.h */
+  /* A call has failed, so what it was to take away may still be there, or what it was to add. Drivers say so of what
+   * they delete. */
+  bool is_unsure;
   uint32_t num_routes;
   struct sml_switch_route routes[SML_SWITCH_MAX_ROUTES];
   uint64_t shut_until_ns[SML_SWITCH_MAX_PORTS]; /* 0: open */

@@ -37,7 +37,9 @@ struct sml_switch_route *sml_routes_find(struct sml_switch_jobs *jobs, uint64_t 
 }
 
 static void put_entry(struct sml_switch_jobs *jobs, const struct sml_switch_entry *entry, int64_t *handle) {
-  if (*handle == NONE && !jobs->driver->add_entry(jobs->user, entry, handle)) *handle = NONE;
+  if (*handle != NONE || jobs->driver->add_entry(jobs->user, entry, handle)) return;
+  *handle = NONE;
+  jobs->is_unsure = true;
 }
 
 static void remove_entry(struct sml_switch_jobs *jobs, const struct sml_switch_entry *entry, int64_t *handle) {

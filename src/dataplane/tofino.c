@@ -7,7 +7,6 @@
 #include "dataplane/jobs.h"
 #include "dataplane/switches.h"
 
-#define OPEN_NS (10 * SML_NS_PER_S)
 #define BATCH 256u /* entries a call */
 #define MAX_PIPES 8u
 #define PIPE_SHIFT 7u /* a port's number is that of its pipe and 7 bits */
@@ -76,7 +75,7 @@ static void delete_entry(void *user, const struct sml_switch_entry *entry, int64
   (void)handle;
   sml_bfrt_begin(&t->bfrt);
   put_entry(&t->bfrt, SML_BFRT_DELETE, entry);
-  (void)sml_bfrt_write(&t->bfrt);
+  if (!sml_bfrt_write(&t->bfrt)) t->jobs.is_unsure = true;
 }
 
 /* ---- multicast ---- */
@@ -107,8 +106,9 @@ static bool make_group(void *user, uint32_t group, int64_t *handle_out) {
 }
 
 static void delete_group(void *user, uint32_t group, int64_t handle) {
+  struct sml_tofino *t = user;
   (void)handle;
-  (void)write_group(user, SML_BFRT_DELETE, group, NULL);
+  if (!write_group(t, SML_BFRT_DELETE, group, NULL)) t->jobs.is_unsure = true;
 }
 
 static bool write_node(struct sml_tofino *t, enum sml_bfrt_update update, uint32_t node, uint32_t rid,
@@ -139,9 +139,11 @@ static bool add_copy(void *user, uint32_t group, int64_t group_handle, uint32_t 
 
 /* A node that is in a group cannot be deleted. */
 static void delete_copy(void *user, uint32_t group, uint32_t rid, int64_t handle) {
+  struct sml_tofino *t = user;
   (void)handle;
-  (void)write_group(user, SML_BFRT_TAKE_FROM, group, &rid);
-  (void)write_node(user, SML_BFRT_DELETE, rid, rid, NULL, 0);
+  const bool is_out = write_group(t, SML_BFRT_TAKE_FROM, group, &rid);
+  const bool is_gone = write_node(t, SML_BFRT_DELETE, rid, rid, NULL, 0);
+  t->jobs.is_unsure = t->jobs.is_unsure || !is_out || !is_gone;
 }
 
 /* Each pipe has registers of its own, so updates that come in by different ones would never meet. */
@@ -323,7 +325,6 @@ static bool open_switch(void *user, char *error, size_t error_bytes) {
   struct sml_tofino *t = user;
   char last_lane[64], beyond[64], wrong[128];
   const uint32_t last = t->options.packet_lanes / 32 - 1;
-  t->bfrt.deadline_ns = sml_clock_ns() + OPEN_NS;
   t->bfrt.num_names = 0; /* it may have been loaded anew */
   if (!clear_tables(&t->bfrt)) return tell(t, error, error_bytes, "");
   snprintf(last_lane, sizeof last_lane, LANE "%u_31.values", last & 0xff);
