@@ -296,8 +296,8 @@ static void test_only_what_the_switch_vouches_for_counts(void **state) {
   end();
 }
 
-/* What it counts and what its cells hold is told, and asked for once a second; of one that does not answer nothing but
- * what it told before. */
+/* What it counts and what its cells hold is told, to ranks, too, and asked for once a second; of one that does not
+ * answer nothing but what it told before. */
 static void test_figures_of_a_switch(void **state) {
   (void)state;
   struct sml_aggd_options options = at_switch();
@@ -323,6 +323,14 @@ static void test_figures_of_a_switch(void **state) {
       usleep(150000); /* until a snapshot is old */
     }
     assert_int_equal(num_counter_reads, 1);
+    say(&ranks[1], &(struct sml_ctl_message){.kind = SML_CTL_ASK});
+    hear(&ranks[1], SML_CTL_REPORT);
+    const struct sml_ctl_report *report = &ranks[1].last.u.report;
+    assert_int_equal(report->num_ranks, round == 0);
+    assert_string_equal(report->detail, round == 0 ? "every rank has called what the others have, 1 slot waits for "
+                                                     "rank 0 with 1 of 2 contributions (lane 0 slot 5)"
+                                                   : "every rank has called what the others have, the switch does not "
+                                                     "tell which slots wait");
     for (uint32_t i = 0; i < 2; i++) hang_up(&ranks[i]);
     end();
   }

@@ -176,11 +176,14 @@ bool sml_snapshot_report(const struct sml_registry *registry, struct sml_lanes *
                          struct sml_ctl_report *report) {
   struct sml_registry_look is;
   struct sml_job_look does;
+  uint64_t told_ns;
   if (!sml_registry_look(registry, job, now_ns, &is)) return false;
   struct sml_rank_look *scratch = calloc(is.world_size, sizeof *scratch);
   if (!scratch) return false;
   does = begin_look(&is, scratch);
   sml_lanes_look(lanes, &(struct sml_lane_look){job, &does}, 1);
+  (void)sml_lanes_count_at_switch(lanes, now_ns, &told_ns); /* a look at a switch begins so */
+  sml_lanes_look_at_switch(lanes, job, now_ns, &does);
   struct sml_waiting_slots slots = {.num_waiting = does.slots_waiting,
                                     .num_contributors = is.num_contributors,
                                     .least_contributions = does.least_contributions,
@@ -188,6 +191,8 @@ bool sml_snapshot_report(const struct sml_registry *registry, struct sml_lanes *
                                     .lane = does.waiting_lane,
                                     .slot = does.waiting_slot,
                                     .phase = does.waiting_phase,
+                                    .is_at_switch = does.is_at_switch,
+                                    .is_unknown = does.is_at_switch && !does.has_slots,
                                     .progress_ns = sml_min_u64(does.progress_ns, now_ns)};
   /* Whom sums wait for may wait in a one-way window itself: who is missing in both does not. */
   bool has_both = false;

@@ -215,8 +215,9 @@ uint32_t sml_registry_look_at_members(const struct sml_registry *r, uint16_t job
 /* What the answer to an ASK says: of the job as it is, and of its slots. False: the job is not started. */
 struct sml_waiting_slots {
   uint32_t num_waiting, num_contributors, least_contributions, most_contributions;
-  uint32_t lane, slot, phase; /* one of those with the least */
-  uint32_t num_missing;       /* ranks whose contributions, or those that they send for others, slots wait for */
+  uint32_t lane, slot, phase;    /* one of those with the least; at a switch it has no phase */
+  bool is_at_switch, is_unknown; /* unknown: the switch does not tell, and all else is 0 */
+  uint32_t num_missing;          /* ranks whose contributions, or those that they send for others, slots wait for */
   uint16_t missing[SML_CTL_MAX_RANKS]; /* the first of them */
   uint64_t progress_ns;                /* the last time that a slot was completed; 0: never */
 };

@@ -239,8 +239,10 @@ static void add_slots(const struct sml_waiting_slots *slots, struct sentence *s)
   if (slots->num_missing > MAX_NAMED) add(s, " and %u more", slots->num_missing - MAX_NAMED);
   add(s, " with %u", slots->least_contributions);
   if (slots->most_contributions != slots->least_contributions) add(s, " to %u", slots->most_contributions);
-  add(s, " of %u contributions (%slane %u slot %u phase %u)", slots->num_contributors,
-      is_one ? "" : "one: ", slots->lane, slots->slot, slots->phase);
+  add(s, " of %u contributions (%slane %u slot %u", slots->num_contributors, is_one ? "" : "one: ", slots->lane,
+      slots->slot);
+  if (!slots->is_at_switch) add(s, " phase %u", slots->phase);
+  add(s, ")");
 }
 
 bool sml_registry_report(const struct sml_registry *r, uint16_t job, const struct sml_waiting_slots *slots,
@@ -250,7 +252,9 @@ bool sml_registry_report(const struct sml_registry *r, uint16_t job, const struc
   if (job >= r->jobs_end || entry->state != SML_JOB_STARTED) return false;
   struct sentence s = {report->detail, 0, sizeof report->detail};
   add_absent(r, entry, now_ns, report, &s);
-  if (slots->num_waiting == 0) {
+  if (slots->is_unknown) {
+    add(&s, "the switch does not tell which slots wait");
+  } else if (slots->num_waiting == 0) {
     add(&s, "no slot waits");
   } else {
     add_slots(slots, &s);
