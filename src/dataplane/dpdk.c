@@ -13,6 +13,7 @@
 
 #define CALL_NS (1 * SML_NS_PER_S)
 #define REQUEST_BYTES 49152u /* 30 members' entries are half of it */
+#define READ_VALUES 8192u    /* that a pipeline tells at a time */
 #define ERROR_BYTES 256u
 /* Registers, as p4c-dpdk names them: the first lane of 32 has no number of its own, the last one 30. */
 #define MAP "aggregate_state_cell_map"
@@ -340,9 +341,13 @@ static bool open_switch(void *user, char *error, size_t error_bytes) {
 
 static bool read_words(void *user, uint32_t first_cell, uint32_t end_cell, uint32_t *words) {
   struct sml_dpdk *d = user;
-  put(d, "read " MAP " %u %u\n", first_cell, end_cell);
-  if (!end(d, d->values, end_cell - first_cell, d->deadline_ns)) return false;
-  for (uint32_t i = 0; i < end_cell - first_cell; i++) words[i] = (uint32_t)d->values[i];
+  for (uint32_t cell = first_cell; cell < end_cell; cell += READ_VALUES) {
+    const uint32_t num = sml_min_u32(end_cell - cell, READ_VALUES);
+    begin(d);
+    put(d, "read " MAP " %u %u\n", cell, cell + num);
+    if (!end(d, d->values, num, d->deadline_ns)) return false;
+    for (uint32_t i = 0; i < num; i++) *words++ = (uint32_t)d->values[i];
+  }
   return true;
 }
 

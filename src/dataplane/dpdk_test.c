@@ -19,11 +19,13 @@
 
 #define NUM_PORTS 3u
 #define NUM_SLOTS 16u
+#define MAX_VALUES 8192u /* of a read: switchml-pipeline refuses more */
+#define MANY_SLOTS 8192u
 
 enum fault { NO_FAULT, CLOSES, CUTS, REFUSES, NONSENSE, NO_TEXT, LONG, TOO_FEW, SILENT, DIES, LENGTHY };
 
 static char path[64];
-static uint32_t born; /* of the stand-in; it has the lock */
+static uint32_t born, num_cells; /* of the stand-in; it has the lock */
 
 /* ---- the stand-in ---- */
 
@@ -32,8 +34,8 @@ static bool look_up(const char *name, uint32_t index, uint64_t *value_out) {
   *value_out = 0;
   if (strcmp(name, "verdicts_0") == 0) return *value_out = index, index < 64;
   if (strcmp(name, "aggregate_sum_value_1_30") == 0) return true;
-  if (strcmp(name, "aggregate_state_cell_map") != 0 || index >= 2 * POOL_SLOTS) return false;
-  *value_out = stand_in.words[index];
+  if (strcmp(name, "aggregate_state_cell_map") != 0 || index >= num_cells) return false;
+  *value_out = index < SML_ARRAY_LEN(stand_in.words) ? stand_in.words[index] : index + 1 == num_cells ? 1 : 0;
   return true;
 }
 
@@ -44,21 +46,26 @@ static void answer_line(const char *line, char *answer, size_t answer_bytes) {
   if (strcmp(line, "ports") == 0) snprintf(answer + used, answer_bytes - used, " %u", NUM_PORTS);
   if (strcmp(line, "born") == 0) snprintf(answer + used, answer_bytes - used, " %u", born);
   if (sscanf(line, "read %63s %u %u", name, &first, &end) != 3) return;
+  if (end - first > MAX_VALUES) {
+    snprintf(answer, answer_bytes, "error too many values");
+    return;
+  }
   for (uint32_t i = first; i < end; i++) {
     uint64_t value;
     if (!look_up(name, i, &value)) {
       snprintf(answer, answer_bytes, "error no register %s %u", name, i);
       return;
     }
-    used = strlen(answer);
-    snprintf(answer + used, answer_bytes - used, " %llu", (unsigned long long)value);
+    used += (size_t)snprintf(answer + used, answer_bytes - used, " %llu", (unsigned long long)value);
   }
 }
 
 /* False: the connection ends. */
 static bool answer(int fd, char *request) {
   static char long_answer[5000];
-  char text[8192] = "ok", *rest;
+  static char text[131072];
+  char *rest;
+  snprintf(text, sizeof text, "ok");
   pthread_mutex_lock(&stand_in.lock);
   const uint32_t fault = stand_in_take_call();
   stand_in_note("%s.\n", request);
@@ -110,6 +117,7 @@ static void create(uint32_t packet_lanes, uint32_t pool_slots, uint16_t cpu_port
 static void start(void) {
   struct sockaddr_un addr = {.sun_family = AF_UNIX};
   born = 11;
+  num_cells = 2 * POOL_SLOTS;
   snprintf(path, sizeof path, "/tmp/switchml-dpdk-test-%d", (int)getpid());
   snprintf(addr.sun_path, sizeof addr.sun_path, "%s", path);
   stand_in_start((const struct sockaddr *)&addr, sizeof addr, serve);
@@ -233,6 +241,21 @@ static void who_blocks_is_found(void **state) {
   (void)state;
   start();
   stand_in_check_who_blocks();
+  stop();
+}
+
+/* A job may have more cells than are told at a time. */
+static void who_blocks_a_large_job_is_found(void **state) {
+  (void)state;
+  start();
+  create(PACKET_LANES, SLOT_BASE + MANY_SLOTS, 1);
+  pthread_mutex_lock(&stand_in.lock);
+  num_cells = 2 * (SLOT_BASE + MANY_SLOTS);
+  pthread_mutex_unlock(&stand_in.lock);
+  assert_true(stand_in_open_switch());
+  assert_true(stand_in_start_job(7, 2, MANY_SLOTS));
+  assert_int_equal(stand_in.plane->find_blocked(stand_in.plane->user, JOB, 0), UINT32_MAX);
+  assert_int_equal(stand_in.plane->find_blocked(stand_in.plane->user, JOB, 1), MANY_SLOTS - 1);
   stop();
 }
 
@@ -395,6 +418,7 @@ int main(void) {
       cmocka_unit_test(what_a_start_asks),          cmocka_unit_test(what_a_job_asks),
       cmocka_unit_test(what_a_move_asks),
       cmocka_unit_test(who_blocks_is_found),        cmocka_unit_test(counters_are_read),
+      cmocka_unit_test(who_blocks_a_large_job_is_found),
       cmocka_unit_test(a_pipeline_that_dies_is_noticed),
       cmocka_unit_test(errors_say_what_happened),   cmocka_unit_test(a_silent_pipeline_is_given_up),
       cmocka_unit_test(a_dripping_pipeline_is_given_up),
