@@ -180,6 +180,9 @@ def test_process_metrics():
         assert 0.5 < found["process_resident_memory_bytes"] / resident < 2, (found, resident)
         assert abs(found["process_open_fds"] - len(os.listdir(f"/proc/{pid}/fd"))) <= 2, found
         assert abs(time.time() - found["process_start_time_seconds"]) < 10 * e2e.PATIENCE and found["process_cpu_seconds_total"] > 0, found
+        time.sleep(0.4)  # until an answer is made anew
+        again = samples(get(port, "/metrics")[2])["process_start_time_seconds", ""]
+        assert again == found["process_start_time_seconds"], (again, found)  # a change of it means a restart
         assert found["process_max_fds"] > found["process_open_fds"] and found["process_virtual_memory_bytes"] > resident, found
 
 

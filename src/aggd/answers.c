@@ -16,6 +16,9 @@
 void sml_answers_init(struct sml_answers *a) {
   pthread_mutex_init(&a->lock, NULL);
   sml_thread_init_cond(&a->answered);
+  struct timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  a->started_s = (double)now.tv_sec + (double)now.tv_nsec / 1e9;
   a->started_ns = sml_clock_ns();
 }
 
@@ -41,6 +44,7 @@ static struct sml_snapshot *latest_snapshot(struct sml_answers *a, uint64_t now_
   }
   a->fresh_ns = sml_max_u64(FRESH_NS, FRESH_TIMES * (sml_clock_ns() - begin_ns));
   s->started_ns = a->started_ns;
+  s->started_s = a->started_s;
   sml_addr_format(&a->addr, s->address, sizeof s->address);
   s->is_keyed = a->options->num_keys > 0;
   s->max_jobs = a->options->max_jobs;

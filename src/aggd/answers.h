@@ -26,6 +26,7 @@ struct sml_answers {
   struct sml_addr addr;
   int event_fd; /* wakes the control thread */
   uint64_t started_ns;
+  double started_s; /* since 1970 */
   struct sml_history history;
   struct sml_shown shown;
   struct sml_snapshot *snapshot;  /* the latest; NULL: none yet */

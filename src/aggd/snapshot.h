@@ -59,6 +59,7 @@ enum sml_happening {
 struct sml_snapshot {
   _Atomic uint32_t num_holders;
   uint64_t taken_ns, started_ns; /* sml_clock_ns() */
+  double started_s;              /* since 1970, by the clock of then */
   char address[SML_PEER_BYTES];  /* of the control port */
   bool is_keyed;
   uint32_t max_jobs, max_connections, pool_slots;
