@@ -32,7 +32,7 @@ struct sml_gathered {
 struct sml_gathered_job {
   const struct sml_format_options *formats;
   uint32_t num_ranks;
-  uint64_t rtt_ns; /* START's */
+  uint64_t rtt_ns; /* START's; with retry 0 */
 };
 /* Whether a sum of that job goes so. */
 bool sml_gathered_takes(const struct sml_gathered_job *job, const struct sml_operation_plan *plan, bool is_exact);

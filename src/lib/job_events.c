@@ -153,7 +153,8 @@ static void on_started(struct sml_job_shard *shard, const struct sml_ctl_start *
   if (step == SML_MEMBER_STEP_OPEN && job->state.phase == SML_MEMBER_IS_JOINING) {
     const struct sml_ctl_start *all = &job->state.start;
     job->shape.formats.chunk_bytes = all->chunk_bytes;
-    job->shape.rtt_ns = all->rtt_ns;
+    /* With retry this may be a successor's start for us, and not for others, whom the one before told another time. */
+    job->shape.rtt_ns = (all->features & SML_FEATURE_RETRY) == 0 ? all->rtt_ns : 0;
     job->shape.formats.is_of_switch = sml_ctl_packet_lanes(all) != 0;
     /* Ranks that contribute as one have larger lanes. */
     job->shape.has_narrow_lanes = (all->features & SML_FEATURE_NARROW) != 0 && all->num_ranks == 0;

@@ -28,7 +28,7 @@ struct sml_job_shape {
   struct sml_format_options formats; /* features of the join, and START's chunks */
   bool is_exact;                     /* floats are summed in exact mode where the caller does not say */
   bool has_narrow_lanes;             /* for sums that they hold */
-  uint64_t rtt_ns;                   /* the first START's */
+  uint64_t rtt_ns;                   /* the first START's; with retry 0 */
   const struct sml_job_lanes *lanes; /* world size 1: without any */
 };
 

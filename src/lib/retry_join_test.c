@@ -12,6 +12,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include "core/wire.h"
 #include "lib/test_gate.h"
 #include "lib/test_keeper.h"
 #include "lib/test_world.h"
@@ -85,6 +86,7 @@ struct killer {
   uint32_t steps[2];
   bool is_met, comes_back;
   int number;
+  const char *successor; /* its address; NULL: the same one is started again */
 };
 
 static void *kill_at_step(void *argument) {
@@ -93,7 +95,8 @@ static void *kill_at_step(void *argument) {
   keeper_signal(&keeper, k->number);
   gate_shut(&gate);
   if (!k->comes_back) return NULL;
-  keeper_start_again(&keeper);
+  if (k->successor == NULL) keeper_start_again(&keeper);
+  else gate_turn(&gate, k->successor);
   gate_open(&gate);
   return NULL;
 }
@@ -182,6 +185,40 @@ static void rank_0_waits_for_rank_1(void **state) {
   }
 }
 
+/* The first one's path is short, the successor's long. */
+static bool pass_hellos_late(void *user, const uint8_t *data, uint32_t num_bytes) {
+  (void)user;
+  if (num_bytes > 0 && (data[0] & 0xf) == SML_PACKET_HELLO) usleep(10000);
+  return false;
+}
+
+/* Inputs that are gathered on a long path alone. */
+static void create_and_sum_floats(struct rank *r) {
+  static float data[2][4000];
+  create(r);
+  if (r->failure[0] != 0) return;
+  CHECK(r, r->status == SML_OK, "%s", sml_error_detail());
+  for (uint32_t i = 0; i < SML_ARRAY_LEN(data[0]); i++) data[r->rank][i] = (float)r->rank + 1;
+  CHECK(r, allreduce(r, data[r->rank], data[r->rank], SML_ARRAY_LEN(data[0]), SML_FLOAT32, SML_SUM) == SML_OK, "%s",
+        sml_error_detail());
+  for (uint32_t i = 0; i < SML_ARRAY_LEN(data[0]); i++) CHECK(r, data[r->rank][i] == 3, "element %u", i);
+}
+
+/* A rank that heard of the start decides by what that said how its operations go, and the other must go likewise. */
+static void the_successor_has_another_path(void **state) {
+  (void)state;
+  struct keeper successor;
+  struct world w;
+  world_init(&w, 2);
+  w.aggd_options.faults.drop = pass_hellos_late;
+  keeper_start(&successor, &w.aggd_options);
+  begin_world(&w, false, 20 * SML_NS_PER_S);
+  struct killer k = {.steps = {4, 3}, .comes_back = true, .number = SIGKILL, .successor = successor.address};
+  run_with(&w, &k, create_and_sum_floats);
+  end_world(&w);
+  keeper_stop(&successor);
+}
+
 static int write_key(void **state) {
   (void)state;
   static const char line[] = "tests 01000000000000000200000000000000\n";
@@ -198,9 +235,8 @@ static int remove_key(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(rank_0_waits_for_rank_1),
-      cmocka_unit_test(the_job_starts_at_the_successor),
-      cmocka_unit_test(the_job_starts_at_the_successor_with_a_key),
+      cmocka_unit_test(rank_0_waits_for_rank_1),         cmocka_unit_test(the_successor_has_another_path),
+      cmocka_unit_test(the_job_starts_at_the_successor), cmocka_unit_test(the_job_starts_at_the_successor_with_a_key),
       cmocka_unit_test(without_retry_it_is_an_error),
   };
   return cmocka_run_group_tests(tests, write_key, remove_key);

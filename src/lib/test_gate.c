@@ -178,3 +178,11 @@ void gate_open(struct gate *g) {
   for (uint32_t r = 0; r < MAX_RANKS; r++) g->limits[r] = GATE_ALL;
   pthread_mutex_unlock(&g->lock);
 }
+
+void gate_turn(struct gate *g, const char *upstream) {
+  char error[256];
+  pthread_mutex_lock(&g->lock);
+  const bool is_parsed = g->is_shut && sml_addr_parse(upstream, 0, &g->upstream, error, sizeof error);
+  pthread_mutex_unlock(&g->lock);
+  SML_ASSERT(is_parsed);
+}

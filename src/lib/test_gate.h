@@ -17,8 +17,8 @@ struct gate_way {
 };
 
 struct gate_conn {
-  int fds[2];      /* the rank's, the aggregator's; -1: free */
-  uint32_t rank;   /* GATE_ALL: its JOIN has not come */
+  int fds[2];    /* the rank's, the aggregator's; -1: free */
+  uint32_t rank; /* GATE_ALL: its JOIN has not come */
   uint32_t num_passed;
   struct gate_way ways[2]; /* from there */
 };
@@ -47,3 +47,5 @@ void gate_shut(struct gate *g);
 void gate_freeze(struct gate *g, bool is_frozen);
 /* No limits any more. */
 void gate_open(struct gate *g);
+/* It is shut: from now on it leads to that one. */
+void gate_turn(struct gate *g, const char *upstream);
