@@ -180,12 +180,17 @@ static void on_gone(struct sml_job *job, const struct sml_ctl_rank_gone *gone, b
   pthread_mutex_unlock(&job->lock);
 }
 
+/* Nor of a stage of an exact operation, by which later ones are cut, though the operation itself has not completed. */
+static bool has_no_result(const struct sml_job *job) {
+  return job->operations_completed == 0 && sml_member_inputs_next_replay(&job->retained.listed, NULL) == NULL;
+}
+
 /* All operations wait again, those of a replay are gone. */
 static void rejoin(struct sml_job *job, bool is_first, uint64_t now_ns) {
   if (is_first) sml_job_lanes_close(&job->lanes);
   pthread_mutex_lock(&job->lock);
   if (is_first) sml_operations_drop_replays_locked(job);
-  sml_member_job_resume(&job->state, job->operations_completed == 0, now_ns);
+  sml_member_job_resume(&job->state, has_no_result(job), now_ns);
   pthread_mutex_unlock(&job->lock);
 }
 

@@ -13,15 +13,21 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "core/wire.h"
+#include "lib/exact_operation.h"
 #include "lib/test_keeper.h"
 #include "lib/test_world.h"
+#include "quant/exact.h"
 
 static struct keeper keeper;
 static pthread_barrier_t barrier;
 
+static bool (*drop)(void *user, const uint8_t *data, uint32_t num_bytes); /* at the aggregator; NULL: nothing */
+
 static void run_failing(uint32_t num_ranks, uint64_t retry_ms, void (*body)(struct rank *)) {
   struct world w;
   world_init(&w, num_ranks);
+  w.aggd_options.faults.drop = drop;
   w.job_options.retry_ns = retry_ms * SML_NS_PER_MS;
   keeper_start(&keeper, &w.aggd_options);
   memcpy(w.address, keeper.address, sizeof w.address);
@@ -38,9 +44,7 @@ static void lose_aggregator(struct rank *r, uint32_t late, sml_operation **op_ou
   static float data[MAX_RANKS][9000];
   *op_out = NULL;
   if (r->rank != late) {
-    CHECK(r,
-          sml_allreduce(r->job, data[r->rank], data[r->rank], 9000, SML_FLOAT32, SML_SUM, NULL, op_out) ==
-              SML_OK,
+    CHECK(r, sml_allreduce(r->job, data[r->rank], data[r->rank], 9000, SML_FLOAT32, SML_SUM, NULL, op_out) == SML_OK,
           "%s", sml_error_detail());
   }
   if (pthread_barrier_wait(&barrier) == PTHREAD_BARRIER_SERIAL_THREAD) keeper_signal(&keeper, SIGKILL);
@@ -70,8 +74,7 @@ static void lose_it_for_good(struct rank *r) {
   sml_operation *op;
   lose_aggregator(r, 0, &op);
   check_fails(r, op, 2300, SML_ERR_AGGREGATOR_LOST, "for 1.5 s (retry_ns): no aggregator at 127.0.0.1");
-  CHECK(r, r->failure[0] != 0 || strstr(sml_error_detail(), "Connection refused") != NULL, "%s",
-        sml_error_detail());
+  CHECK(r, r->failure[0] != 0 || strstr(sml_error_detail(), "Connection refused") != NULL, "%s", sml_error_detail());
 }
 static void an_aggregator_that_stays_away_is_an_error(void **state) {
   (void)state;
@@ -129,11 +132,69 @@ static void a_fork_meanwhile_changes_nothing(void **state) {
   run_failing(2, 10000, fork_meanwhile);
 }
 
+/* Two pieces, the second one of a block: its codes are summed while a chunk of the first one's is lost again and
+ * again. */
+static float of_two_pieces[2][SML_EXACT_PIECE_ELEMS + SML_BLOCK_ELEMS];
+
+static bool lose_the_first_slot(void *user, const uint8_t *data, uint32_t num_bytes) {
+  (void)user;
+  const uint8_t type = num_bytes < SML_HEADER_BYTES ? 0 : data[0] & 0xf;
+  return (type == SML_PACKET_UPDATE || type == SML_PACKET_PROBE) && sml_load_be16(data + 8) == 1 &&
+         sml_load_be16(data + 12) == 0;
+}
+
+static void await_codes(struct rank *r) {
+  struct sml_exact exact;
+  sml_exact_init(&exact, SML_FLOAT32, 2, sml_quant_select(NULL));
+  const uint64_t chunk_bytes = stats_of(r).chunk_bytes;
+  const uint64_t first_bytes = 4 * (uint64_t)exact.code_lanes * (SML_EXACT_PIECE_ELEMS / SML_BLOCK_ELEMS);
+  const uint64_t num_but_one = sml_div_ceil(first_bytes, chunk_bytes);
+  const uint64_t deadline_ns = sml_clock_ns() + 20 * SML_NS_PER_S;
+  while (stats_of(r).chunks_completed < num_but_one && sml_clock_ns() < deadline_ns) usleep(1000);
+  CHECK(r, stats_of(r).chunks_completed == num_but_one, "%llu", (unsigned long long)stats_of(r).chunks_completed);
+}
+
+static void start_rank_1_anew(struct rank *r) {
+  const sml_operation_options exactly = {.struct_bytes = sizeof exactly, .exact = 1};
+  float *data = of_two_pieces[r->rank];
+  sml_operation *op;
+  CHECK(
+      r,
+      sml_allreduce(r->job, data, data, SML_ARRAY_LEN(of_two_pieces[0]), SML_FLOAT32, SML_SUM, &exactly, &op) == SML_OK,
+      "%s", sml_error_detail());
+  await_codes(r);
+  if (pthread_barrier_wait(&barrier) == PTHREAD_BARRIER_SERIAL_THREAD) keeper_signal(&keeper, SIGKILL);
+  pthread_barrier_wait(&barrier);
+  if (r->rank == 0) {
+    check_fails(r, op, 15000, SML_ERR_REFUSED, "rank 1 was started anew");
+    return;
+  }
+  sml_operation_release(op);
+  sml_job_destroy(r->job);
+  r->job = NULL;
+  keeper_start_again(&keeper);
+  sml_job_options o = r->world->job_options;
+  o.aggregator = r->world->address;
+  o.rank = 1;
+  o.world_size = 2;
+  CHECK(r, sml_job_create(r->context, &o, &r->job) == SML_ERR_REFUSED, "%s", sml_error_detail());
+  CHECK(r, strstr(sml_error_detail(), "rank 1 was started anew") != NULL, "%s", sml_error_detail());
+}
+
+/* Whoever has the codes of a piece has decided by them how its lanes go, and a new rank may bring other inputs. */
+static void codes_of_an_exact_sum_are_a_result(void **state) {
+  (void)state;
+  drop = lose_the_first_slot;
+  run_failing(2, 20000, start_rank_1_anew);
+  drop = NULL;
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(an_aggregator_that_stays_away_is_an_error),
       cmocka_unit_test(destroying_meanwhile_ends_every_rank),
       cmocka_unit_test(a_fork_meanwhile_changes_nothing),
+      cmocka_unit_test(codes_of_an_exact_sum_are_a_result),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
