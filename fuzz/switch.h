@@ -30,8 +30,10 @@ static inline void drive_switch(struct sml_dataplane *p) {
     const bool is_started = p->start_job(p->user, &job, error, sizeof error);
     check_reason(is_started, error, sizeof error);
     (void)p->read_words(p->user, number, words);
-    const uint32_t slot = p->find_blocked(p->user, number, 1);
+    uint32_t contributor;
+    const uint32_t slot = p->find_blocked(p->user, number, 6, &contributor);
     CHECK(slot == UINT32_MAX || slot < job.num_slots, "slot %u", slot);
+    CHECK(slot == UINT32_MAX || contributor == 1 || contributor == 2, "contributor %u", contributor);
     (void)p->read_counters(p->user, counts);
     p->depart(p->user, number, 2);
   }

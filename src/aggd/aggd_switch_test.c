@@ -9,6 +9,7 @@
 
 static atomic_bool is_switch_dead, is_switch_silent;
 static atomic_uint num_closed, num_counter_reads;
+static uint32_t num_contributors = 2;
 
 static bool open_switch(void *user, const struct sml_addr *addr, uint32_t voucher, char *error, size_t error_bytes) {
   (void)user, (void)addr, (void)error, (void)error_bytes;
@@ -19,15 +20,15 @@ static bool open_switch(void *user, const struct sml_addr *addr, uint32_t vouche
 
 static bool start_at_switch(void *user, const struct sml_dataplane_job *is, char *error, size_t error_bytes) {
   (void)user, (void)error, (void)error_bytes;
-  return is->num_contributors == 2;
+  return is->num_contributors == num_contributors;
 }
 
 static void depart(void *user, uint16_t job, uint32_t contributor) {
   (void)user, (void)job, (void)contributor;
 }
 
-static uint32_t find_blocked(void *user, uint16_t job, uint32_t contributor) {
-  (void)user, (void)job, (void)contributor;
+static uint32_t find_blocked(void *user, uint16_t job, uint32_t contributors, uint32_t *contributor) {
+  (void)user, (void)job, (void)contributors, (void)contributor;
   return UINT32_MAX;
 }
 
@@ -124,6 +125,44 @@ static void test_lost_switch_ends_jobs(void **state) {
   }
   end();
   assert_int_equal(num_closed, 4);
+}
+
+static uint32_t find_if_both(void *user, uint16_t job, uint32_t contributors, uint32_t *contributor) {
+  (void)user, (void)job;
+  *contributor = 3;
+  return contributors == 0xc ? 5 : UINT32_MAX;
+}
+
+/* The switch is asked once for all of them: one that does not answer takes its time, and leases go on meanwhile. */
+static void test_all_who_have_gone_are_looked_for_at_once(void **state) {
+  (void)state;
+  struct sml_aggd_options options = at_switch();
+  fake.find_blocked = find_if_both;
+  num_contributors = 4;
+  begin_with(options);
+  for (uint32_t i = 0; i < 4; i++) {
+    struct sml_ctl_message m = join_message("x", i, 4);
+    m.u.join.features = SML_FEATURE_SWITCH;
+    m.u.join.num_lanes = 1;
+    ranks[i] = (struct rank){.rank = i, .tcp = connect_tcp(), .udp = -1};
+    say(&ranks[i], &m);
+    hear(&ranks[i], SML_CTL_WELCOME);
+    ranks[i].welcome = ranks[i].last.u.welcome;
+  }
+  for (uint32_t i = 0; i < 4; i++) hello(&ranks[i]);
+  for (uint32_t i = 0; i < 4; i++) hear(&ranks[i], SML_CTL_START);
+  for (uint32_t i = 2; i < 4; i++) hang_up(&ranks[i]);
+  for (uint32_t i = 0; i < 2; i++) {
+    int kind;
+    while ((kind = hear_any(&ranks[i])) == SML_CTL_RANK_GONE || kind == SML_CTL_HEARTBEAT) continue;
+    assert_int_equal(kind, SML_CTL_ABORT);
+    assert_int_equal(ranks[i].last.u.abort.status, SML_ERR_RANK_LOST);
+    assert_int_equal(ranks[i].last.u.abort.num_ranks, 1);
+    assert_int_equal(ranks[i].last.u.abort.ranks[0], 3);
+    hang_up(&ranks[i]);
+  }
+  end();
+  num_contributors = 2;
 }
 
 /* Rank 0 contributes to one slot after the other. */
@@ -341,7 +380,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_lost_switch_ends_jobs),    cmocka_unit_test(test_data_at_a_switch_is_a_sign_of_life),
       cmocka_unit_test(test_a_moved_rank_is_followed), cmocka_unit_test(test_only_what_the_switch_vouches_for_counts),
-      cmocka_unit_test(test_figures_of_a_switch),
+      cmocka_unit_test(test_figures_of_a_switch),      cmocka_unit_test(test_all_who_have_gone_are_looked_for_at_once),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -44,8 +44,8 @@ struct sml_dataplane {
    * as above. */
   bool (*follow)(void *user, uint16_t job, const struct sml_place *places, char *error_out, size_t error_bytes);
   void (*depart)(void *user, uint16_t job, uint32_t contributor); /* its packets count no more */
-  /* A slot (relative) of the job that waits for the contributor, or UINT32_MAX. */
-  uint32_t (*find_blocked)(void *user, uint16_t job, uint32_t contributor);
+  /* A slot (relative) of the job that waits for one of the contributors (bits), and for which, or UINT32_MAX. */
+  uint32_t (*find_blocked)(void *user, uint16_t job, uint32_t contributors, uint32_t *contributor_out);
   void (*close_job)(void *user, uint16_t job); /* if it has it */
   /* How many packets the switch has counted as what, [SML_NUM_AT_SWITCH], in a moment. False: not all came in time, and
    * the rest is as it was. */

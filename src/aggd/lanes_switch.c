@@ -35,18 +35,18 @@ void sml_outside_close(struct sml_lanes *lanes, uint16_t job) {
   *o = (struct outside){.num_departed = 0};
 }
 
+/* One question for all that have departed: a switch that does not answer costs its patience once. */
 static bool report_blocked(struct sml_lanes *lanes, uint16_t job) {
-  struct outside *o = &lanes->outside[job];
-  for (uint32_t c = 0; c < SML_SWITCH_MAX_CONTRIBUTORS; c++) {
-    if (o->departed[c] == 0) continue;
-    const uint32_t slot = lanes->dataplane->find_blocked(lanes->dataplane->user, job, c), rank = o->departed[c] - 1;
-    if (slot == UINT32_MAX) continue;
-    const struct sml_aggregator_event event = {
-        .kind = SML_EVENT_BLOCKED, .job = job, .epoch = o->epoch, .rank_a = rank, .rank_b = rank, .slot = slot};
-    sml_lanes_take_event(lanes, &event);
-    return true;
-  }
-  return false;
+  const struct outside *o = &lanes->outside[job];
+  uint32_t departed = 0, contributor;
+  for (uint32_t c = 0; c < SML_SWITCH_MAX_CONTRIBUTORS; c++) departed |= (uint32_t)(o->departed[c] != 0) << c;
+  const uint32_t slot = lanes->dataplane->find_blocked(lanes->dataplane->user, job, departed, &contributor);
+  if (slot == UINT32_MAX) return false;
+  const uint32_t rank = o->departed[contributor] - 1;
+  const struct sml_aggregator_event event = {
+      .kind = SML_EVENT_BLOCKED, .job = job, .epoch = o->epoch, .rank_a = rank, .rank_b = rank, .slot = slot};
+  sml_lanes_take_event(lanes, &event);
+  return true;
 }
 
 static bool has_lost_switch(struct sml_lanes *lanes) {

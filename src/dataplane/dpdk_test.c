@@ -254,8 +254,8 @@ static void who_blocks_a_large_job_is_found(void **state) {
   pthread_mutex_unlock(&stand_in.lock);
   assert_true(stand_in_open_switch());
   assert_true(stand_in_start_job(7, 2, MANY_SLOTS));
-  assert_int_equal(stand_in.plane->find_blocked(stand_in.plane->user, JOB, 0), UINT32_MAX);
-  assert_int_equal(stand_in.plane->find_blocked(stand_in.plane->user, JOB, 1), MANY_SLOTS - 1);
+  assert_int_equal(stand_in_find_blocked(0), UINT32_MAX);
+  assert_int_equal(stand_in_find_blocked(1), MANY_SLOTS - 1);
   stop();
 }
 
@@ -404,7 +404,7 @@ static void any_request_may_fail(void **state) {
       assert_true(stand_in_open_switch());
       stand_in_plan_fault(fault, request);
       assert_int_equal(stand_in_start_job(7, 2, NUM_SLOTS), request > 1);
-      (void)stand_in.plane->find_blocked(stand_in.plane->user, JOB, 0);
+      (void)stand_in_find_blocked(0);
       stand_in.plane->depart(stand_in.plane->user, JOB, 1);
       stand_in.plane->close_job(stand_in.plane->user, JOB);
       assert_int_equal(stand_in_start_job(8, 2, NUM_SLOTS), fault != DIES);

@@ -349,14 +349,16 @@ static bool read_words(void *user, uint16_t number, uint32_t *words_out) {
   return job != NULL && read_words_within(jobs, &job->is, SML_SWITCH_LOOK_NS, words_out);
 }
 
-static uint32_t find_blocked(void *user, uint16_t number, uint32_t c) {
+static uint32_t find_blocked(void *user, uint16_t number, uint32_t contributors, uint32_t *contributor) {
   struct sml_switch_jobs *jobs = user;
   struct sml_switch_job *job = jobs->jobs[number];
   if (job == NULL || !read_words_within(jobs, &job->is, CALL_NS, job->words)) return UINT32_MAX;
   const uint32_t all = (UINT32_C(1) << job->is.num_contributors) - 1;
   for (uint32_t cell = 0; cell < 2 * job->is.num_slots; cell++) {
-    const uint32_t ranks = job->words[cell] & all;
-    if (ranks != 0 && ranks != all && (ranks >> c & 1) == 0) return cell / 2;
+    const uint32_t ranks = job->words[cell] & all, missing = contributors & all & ~ranks;
+    if (ranks == 0 || missing == 0) continue;
+    *contributor = (uint32_t)__builtin_ctz(missing);
+    return cell / 2;
   }
   return UINT32_MAX;
 }

@@ -190,8 +190,11 @@ void stand_in_close_job(void) {
 
 /* ---- checks ---- */
 
-static uint32_t find_blocked(uint32_t contributor) {
-  return stand_in.plane->find_blocked(stand_in.plane->user, JOB, contributor);
+uint32_t stand_in_find_blocked(uint32_t contributor) {
+  uint32_t found = UINT32_MAX;
+  const uint32_t slot = stand_in.plane->find_blocked(stand_in.plane->user, JOB, 1u << contributor, &found);
+  assert_int_equal(found, slot == UINT32_MAX ? UINT32_MAX : contributor);
+  return slot;
 }
 
 /* A look has 100 ms, which a busy machine may take away. */
@@ -202,7 +205,7 @@ void stand_in_read_counters(uint64_t *counts) {
 
 void stand_in_check_who_blocks(void) {
   assert_true(stand_in_open_switch());
-  assert_int_equal(find_blocked(1), UINT32_MAX); /* there is no job */
+  assert_int_equal(stand_in_find_blocked(1), UINT32_MAX); /* there is no job */
   assert_true(stand_in_start_job(7, 3, 32));
   pthread_mutex_lock(&stand_in.lock);
   for (uint32_t cell = 0; cell < 2 * SLOT_BASE; cell++) stand_in.words[cell] = 0x80000001; /* another job's */
@@ -210,9 +213,12 @@ void stand_in_check_who_blocks(void) {
   stand_in.words[2 * SLOT_BASE + 7] = 0xc0000005;
   stand_in.words[2 * SLOT_BASE + 63] = 0xc0000003; /* the last one */
   pthread_mutex_unlock(&stand_in.lock);
-  assert_int_equal(find_blocked(0), UINT32_MAX);
-  assert_int_equal(find_blocked(1), 3);
-  assert_int_equal(find_blocked(2), 31);
+  assert_int_equal(stand_in_find_blocked(0), UINT32_MAX);
+  assert_int_equal(stand_in_find_blocked(1), 3);
+  assert_int_equal(stand_in_find_blocked(2), 31);
+  uint32_t found = UINT32_MAX;
+  assert_int_equal(stand_in.plane->find_blocked(stand_in.plane->user, JOB, 7, &found), 3); /* of all three */
+  assert_int_equal(found, 1);
   uint32_t words[64], look = 0;
   while (!stand_in.plane->read_words(stand_in.plane->user, JOB, words)) assert_true(++look < 100);
   for (uint32_t cell = 0; cell < 64; cell++) /* a driver may write "valid" into those that nobody has used */

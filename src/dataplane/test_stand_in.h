@@ -66,6 +66,8 @@ bool stand_in_move(uint16_t number, uint32_t num_contributors, uint32_t first_po
                    uint32_t port);
 void stand_in_close_job(void);
 void stand_in_read_counters(uint64_t *counts);
+/* A slot of the job that waits for it, or UINT32_MAX. */
+uint32_t stand_in_find_blocked(uint32_t contributor);
 
 /* What any switch must do, one of which nothing was asked yet. why: what it says when the connection has gone. */
 void stand_in_check_who_blocks(void); /* and the words that tell */

@@ -190,7 +190,7 @@ static void who_blocks_is_found(void **state) {
   start();
   stand_in_check_who_blocks();
   stand_in_plan_fault(REFUSES, 1);
-  assert_int_equal(stand_in.plane->find_blocked(stand_in.plane->user, JOB, 1), UINT32_MAX);
+  assert_int_equal(stand_in_find_blocked(1), UINT32_MAX);
   stop();
 }
 
@@ -319,7 +319,7 @@ static void any_call_may_fail(void **state) {
   const uint32_t num_before = stand_in_count_calls();
   assert_true(stand_in_start_job(7, 2, 2));
   const uint32_t num_start = stand_in_count_calls() - num_before;
-  (void)stand_in.plane->find_blocked(stand_in.plane->user, JOB, 0);
+  (void)stand_in_find_blocked(0);
   stand_in_close_job();
   const uint32_t num_all = stand_in_count_calls() - num_before;
   stop();
@@ -332,7 +332,7 @@ static void any_call_may_fail(void **state) {
       const bool is_started = stand_in_start_job(7, 2, 2);
       if (call > num_start) assert_true(is_started);
       if (!is_started) assert_non_null(strstr(stand_in.error, "the switch at 127.0.0.1:"));
-      if (is_started) (void)stand_in.plane->find_blocked(stand_in.plane->user, JOB, 0);
+      if (is_started) (void)stand_in_find_blocked(0);
       stand_in_close_job();
       if (faults[i].fault != DIES) {
         const uint32_t num_of_hosts = server_count_live("pipe.l2") + server_count_live("pipe.host");
