@@ -11,6 +11,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include "core/wire.h"
 #include "lib/test_gate.h"
 #include "lib/test_keeper.h"
 #include "lib/test_world.h"
@@ -135,6 +136,68 @@ static void deadlines_stand_still_while_it_is_silent(void **state) {
   pthread_barrier_destroy(&barrier);
 }
 
+static _Atomic bool is_deaf[2];
+
+static bool drop_results(void *user, const uint8_t *data, uint32_t num_bytes) {
+  return *(_Atomic bool *)user && num_bytes > 0 && (data[0] & 0xf) == SML_PACKET_RESULT;
+}
+
+static void join_deaf(struct rank *r) {
+  sml_job_options o = r->world->job_options;
+  o.aggregator = r->world->address;
+  o.rank = r->rank;
+  o.world_size = 2;
+  CHECK(r, sml_context_create(NULL, &r->context) == SML_OK, "%s", sml_error_detail());
+  r->context->settings.faults = (struct sml_fault_options){.drop = drop_results, .drop_user = &is_deaf[r->rank]};
+  r->context->settings.has_faults = true;
+  CHECK(r, sml_job_create(r->context, &o, &r->job) == SML_OK, "%s", sml_error_detail());
+}
+
+/* Rank 0 has the sum and adds again for rank 1, as long as it hears nothing itself. */
+static void add_again_for_the_deaf(struct rank *r) {
+  sml_operation *op;
+  int32_t x = (int32_t)r->rank + 1;
+  CHECK(r, sml_allreduce(r->job, &x, &x, 1, SML_INT32, SML_SUM, NULL, &op) == SML_OK);
+  CHECK(r, r->rank == 1 || sml_operation_wait(op, 60 * SML_NS_PER_S) == SML_OK, "%s", sml_error_detail());
+  if (pthread_barrier_wait(&barrier) == PTHREAD_BARRIER_SERIAL_THREAD) {
+    is_deaf[0] = true;
+    keeper_signal(&keeper, SIGKILL);
+    keeper_start_again(&keeper);
+  }
+  while (stats_of(r).rejoins == 0 && sml_job_error(r->job, NULL) == SML_OK) usleep(1000);
+  if (pthread_barrier_wait(&barrier) == PTHREAD_BARRIER_SERIAL_THREAD) {
+    keeper_signal(&keeper, SIGSTOP);
+    usleep(STOP_MS * 1000);
+    keeper_signal(&keeper, SIGCONT);
+    is_deaf[0] = is_deaf[1] = false;
+  }
+  const sml_status status = sml_operation_wait(op, 60 * SML_NS_PER_S);
+  sml_operation_release(op);
+  CHECK(r, status == SML_OK && x == 3, "%d %s", status, sml_error_detail());
+  pthread_barrier_wait(&barrier);
+  CHECK(r, sml_job_error(r->job, NULL) == SML_OK, "%s", sml_error_detail());
+  CHECK(r, stats_of(r).rejoins == 1);
+}
+
+/* Nor does the one of what is done again. */
+static void deadlines_of_what_is_done_again_stand_still(void **state) {
+  (void)state;
+  struct world w;
+  world_init(&w, 2);
+  w.job_options.retry_ns = 20 * SML_NS_PER_S;
+  w.job_options.operation_timeout_ns = TIMEOUT_NS;
+  keeper_start(&keeper, &w.aggd_options);
+  memcpy(w.address, keeper.address, sizeof w.address);
+  pthread_barrier_init(&barrier, NULL, 2);
+  is_deaf[0] = false;
+  is_deaf[1] = true;
+  world_run(&w, join_deaf);
+  world_run(&w, add_again_for_the_deaf);
+  world_stop(&w);
+  keeper_stop(&keeper);
+  pthread_barrier_destroy(&barrier);
+}
+
 /* Without retry it runs: the error says since when nothing was heard. */
 static void time_out_before_it_is_lost(struct rank *r) {
   sum_once(r);
@@ -176,12 +239,17 @@ static void the_environment_sets_it(void **state) {
   static const struct {
     const char *text;
     uint64_t lease_ns, expected_ns; /* 0: refused */
-  } rows[] = {{NULL, 0, 60 * SML_NS_PER_S},      {"", 0, 60 * SML_NS_PER_S},
-              {"2.5", 0, 2500 * SML_NS_PER_MS},  {"300", 0, 300 * SML_NS_PER_S},
+  } rows[] = {{NULL, 0, 60 * SML_NS_PER_S},
+              {"", 0, 60 * SML_NS_PER_S},
+              {"2.5", 0, 2500 * SML_NS_PER_MS},
+              {"300", 0, 300 * SML_NS_PER_S},
               {"300", SML_NS_PER_S, SML_NS_PER_S}, /* the option wins */
-              {"0.01", 0, 0},                    {"3601", 0, 0},
-              {"2s", 0, 0},                      {"-1", 0, 0},
-              {"nan", 0, 0},                     {NULL, 1, 0}};
+              {"0.01", 0, 0},
+              {"3601", 0, 0},
+              {"2s", 0, 0},
+              {"-1", 0, 0},
+              {"nan", 0, 0},
+              {NULL, 1, 0}};
   for (size_t i = 0; i < SML_ARRAY_LEN(rows); i++) {
     struct sml_job_settings s;
     sml_job_options o = SML_JOB_OPTIONS_INIT;
@@ -202,6 +270,7 @@ static void the_environment_sets_it(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(deadlines_stand_still_while_it_is_silent), /* it forks: before there are threads */
+      cmocka_unit_test(deadlines_of_what_is_done_again_stand_still),
       cmocka_unit_test(an_error_says_since_when_it_is_silent),
       cmocka_unit_test(data_is_a_sign_of_life),
       cmocka_unit_test(silence_without_data_is_loss),

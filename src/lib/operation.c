@@ -240,7 +240,8 @@ static struct sml_operation *make_replay(struct sml_job *job, struct sml_retaine
   op->engine.on_ended = on_ended;
   op->order.number = retained->plan.number;
   op->order.submitted_ns = now_ns;
-  op->order.deadline_ns = op->order.last_deadline_ns = sml_deadline_after(now_ns, job->operation_timeout_ns);
+  op->order.deadline_ns = sml_deadline_after(now_ns, job->operation_timeout_ns);
+  op->order.last_deadline_ns = sml_deadline_after(op->order.deadline_ns, job->state.retry.retry_ns);
   atomic_store_explicit(&op->status, SML_IN_PROGRESS, memory_order_relaxed);
   if (fits(job, op)) return op;
   sml_operation_give_back(op);
