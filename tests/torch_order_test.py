@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The PyTorch backend: what comes after what, and who may wait where. Calls whose handles nobody keeps, collectives
 behind them that go through Gloo, handles that only C++ holds, waits inside of callbacks, and the end of a program."""
+import datetime
 import math
 import os
 import signal
@@ -80,6 +81,24 @@ def case_one_tensor():
         assert torch.equal(part, torch.full_like(part, (size - 1.0) * factor)), (factor, part.min(), part.max())
     report(is_done=True)
     dist.destroy_process_group()
+
+
+def case_failing():
+    """What Gloo was to do behind a call that fails ends with the reason of that."""
+    torch, dist, _, rank, size = start(timeout_s=3)
+    store, texts = dist.distributed_c10d._get_default_store(), []
+    dist.all_reduce(torch.ones(1))
+    dist.barrier()
+    if rank == 0:
+        works = [dist.all_reduce(torch.ones(3), async_op=True),  # rank 1 does not call it
+                 dist.all_to_all_single(torch.empty(size), torch.ones(size), async_op=True)]
+        texts = [error_text(work.wait, datetime.timedelta(seconds=12)) for work in works]
+        store.set("over", "1")
+        time.sleep(1)  # it has the store
+    else:
+        store.set_timeout(datetime.timedelta(seconds=60))
+        store.wait(["over"])
+    report(texts=texts)
 
 
 def case_forked():
@@ -274,6 +293,11 @@ def test_calls_on_one_tensor_follow_each_other():
     for shared_memory in "01":
         with Daemon() as daemon:
             run_ranks("one_tensor", 3, daemon.address, SWITCHML_REQUIRE="1", SWITCHML_SHARED_MEMORY=shared_memory)
+
+
+def test_what_stands_behind_a_call_that_fails_ends():
+    texts = run_ranks("failing", 2)[0]["texts"]
+    assert len(texts) == 2 and all("rank 1" in text for text in texts), texts
 
 
 def test_handles_are_of_no_use_in_forked_processes():

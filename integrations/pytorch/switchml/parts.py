@@ -248,7 +248,7 @@ class Call:
 
 class Step:
     """A collective that Gloo does, behind calls that have not ended."""
-    num_called, is_of_callback, low, high = 0, True, 0, 0
+    num_called, num_waited, is_of_callback, low, high = 0, 0, True, 0, 0
 
     def __init__(self, begin, finisher, promise, called):
         self.begin, self.finisher, self.promise, self.called = begin, finisher, promise, called
