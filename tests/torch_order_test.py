@@ -83,6 +83,23 @@ def case_one_tensor():
     dist.destroy_process_group()
 
 
+@ends_as_interpreters_do
+def case_copied_back():
+    """What is left to do when Gloo has ended, copies into strided tensors and divisions, is done before a barrier ends."""
+    torch, dist, _, rank, size = start()
+    early = 0
+    for number in range(NUM_ROUNDS):
+        columns = torch.zeros(200_000 + number, 2)
+        received, sent = columns[:size * 50_000, 0], torch.full((size * 50_000,), rank + 1.0)
+        mean = torch.full((100_000,), rank + 1.0, dtype=torch.float64)
+        dist.all_to_all_single(received, sent, async_op=True)
+        dist.all_reduce(mean, op=dist.ReduceOp.AVG, async_op=True)
+        dist.barrier()
+        early += received[-1].item() != size or mean[-1].item() != (size + 1) / 2
+    report(early=early)
+    dist.destroy_process_group()
+
+
 def case_failing():
     """What Gloo was to do behind a call that fails ends with the reason of that."""
     torch, dist, _, rank, size = start(timeout_s=3)
@@ -293,6 +310,12 @@ def test_calls_on_one_tensor_follow_each_other():
     for shared_memory in "01":
         with Daemon() as daemon:
             run_ranks("one_tensor", 3, daemon.address, SWITCHML_REQUIRE="1", SWITCHML_SHARED_MEMORY=shared_memory)
+
+
+def test_a_barrier_comes_after_what_is_left_to_do_behind_gloo():
+    for shared_memory in "01":
+        for result in run_ranks("copied_back", 2, SWITCHML_SHARED_MEMORY=shared_memory):
+            assert result["early"] == 0, result
 
 
 def test_what_stands_behind_a_call_that_fails_ends():

@@ -303,7 +303,8 @@ class SwitchMLGroup(dist.ProcessGroup):
         if self._offload is not None and self._offload.calls:
             return self._handed_out(self._offload.put_behind(begin_and_remember, result, self._finisher, called))
         work, finish = begin_and_remember()
-        if finish is not None or _is_cpp(_caller()):
+        is_behind = called.name == "barrier" and self._finisher.is_busy()  # what is left to do after Gloo's calls before it
+        if finish is not None or is_behind or _is_cpp(_caller()):
             promise = works.Promise(result)
             self._finisher.add(work, finish, promise)
             work = promise.work()
@@ -313,7 +314,7 @@ class SwitchMLGroup(dist.ProcessGroup):
         inner, called = self._gloo(), self._number("barrier")
         if self._offload is not None and self.size() > _GLOO_BARRIER:
             word = [torch.zeros(1, dtype=torch.int32)]
-            if not (self._offload.has_steps() or self._calls.under_way()):
+            if not (self._offload.has_steps() or self._calls.under_way() or self._finisher.is_busy()):
                 return self._by_switchml(word, SML_SUM, called, [])
             self._offload.submit(word, SML_SUM, called)
             return self._handed_out(self._offload.put_behind(lambda: (works.All(self._calls.under_way()), None), (),

@@ -165,6 +165,10 @@ class Finisher(Thread):
             self.start()
             self.changed.notify_all()
 
+    def is_busy(self):
+        """Whether some call's result is not in its place yet."""
+        return bool(self.items)
+
     def _next(self):
         """Whether there is an item; if not it is time to end."""
         with self.changed:
@@ -175,7 +179,7 @@ class Finisher(Thread):
     def _run(self):
         with torch.no_grad():
             while self._next():
-                work, function, promise = self.items.popleft()
+                work, function, promise = self.items[0]
                 problem = None
                 try:
                     with staging.as_current(staging.up_streams(promise.on_device)):
@@ -184,6 +188,7 @@ class Finisher(Thread):
                             function()
                 except Exception as error:  # pylint: disable=broad-except  # the future must end
                     problem = error
+                self.items.popleft()  # before a callback of the promise's, which may wait for a barrier
                 promise.end(problem)
                 del work, function, promise, problem
 
