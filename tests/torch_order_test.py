@@ -100,6 +100,39 @@ def case_copied_back():
     dist.destroy_process_group()
 
 
+def case_ranges():
+    """Within a range a call that Gloo does can be waited for, too; and where its packets end no rank decides alone."""
+    torch, dist, _, rank, size = start(timeout_s=20)
+    group = dist.distributed_c10d._get_default_group()
+    few, doubles = [torch.full((10,), rank + 1.0) for _ in range(6)], torch.full((10,), rank + 1.0, dtype=torch.float64)
+    group._start_coalescing()
+    dist.all_reduce(few[0], async_op=True)
+    dist.all_reduce(doubles)
+    dist.all_reduce(few[1], async_op=True)
+    dist.barrier()
+    group._end_coalescing()
+    long = torch.ones(2_000_000)
+    works = [dist.all_reduce(long, async_op=True) for _ in range(2)]  # the second begins when the first has ended
+    group._start_coalescing()
+    works.append(dist.all_reduce(few[2], async_op=True))
+    time.sleep(rank)
+    works[1].wait()  # begun on rank 1 alone
+    dist.all_reduce(few[3])
+    works.append(dist.reduce(long, 0, async_op=True))
+    time.sleep(rank)
+    works.append(dist.all_reduce(doubles, async_op=True))  # on rank 0 there are calls before it yet
+    works.append(dist.all_reduce(few[4], async_op=True))
+    works[-3].wait()
+    works.append(dist.all_reduce(few[5], async_op=True))
+    group._end_coalescing()
+    for work in works:
+        work.wait()
+    dist.barrier()
+    assert all(torch.equal(each, torch.full_like(each, size * (size + 1) / 2)) for each in few), few
+    report(is_done=True)
+    dist.destroy_process_group()
+
+
 def case_failing():
     """What Gloo was to do behind a call that fails ends with the reason of that."""
     torch, dist, _, rank, size = start(timeout_s=3)
@@ -316,6 +349,12 @@ def test_a_barrier_comes_after_what_is_left_to_do_behind_gloo():
     for shared_memory in "01":
         for result in run_ranks("copied_back", 2, SWITCHML_SHARED_MEMORY=shared_memory):
             assert result["early"] == 0, result
+
+
+def test_waits_within_ranges():
+    for shared_memory in "01":
+        with Daemon() as daemon:
+            run_ranks("ranges", 2, daemon.address, SWITCHML_REQUIRE="1", SWITCHML_SHARED_MEMORY=shared_memory)
 
 
 def test_what_stands_behind_a_call_that_fails_ends():

@@ -43,7 +43,7 @@ class Offload(Thread):
         self.copies = staging.Queue()         # pieces of calls on tensors of GPUs
         self.calls = collections.deque()      # not ended, oldest first
         self.unsubmitted = collections.deque()  # the newest of them: not all parts are with the library; and edges
-        self.is_coalescing, self.is_in_range = False, False  # as the script goes, and as the library is called
+        self.is_coalescing, self.is_in_range, self.num_edges = False, False, 0  # as the script goes, as the library is called
         self.batch = None                     # the calls of the parts in the library's open batch
         self.job = None
         self.has_joined = False               # or failed to, which self.error or a Gloo group then says
@@ -84,6 +84,7 @@ class Offload(Thread):
         step = Step(begin, finisher, Promise(result), called)
         with self.changed:
             self.raise_if_failed()
+            self.hasten()
             self.calls.append(step)
             self.numbered.is_queued()
             self.num_promises += 1
@@ -130,15 +131,15 @@ class Offload(Thread):
         """From here on calls share packets, or no longer. On all ranks alike, as the calls."""
         with self.changed:
             if self.is_coalescing != is_begin:
-                self.is_coalescing = is_begin
+                self.is_coalescing, self.num_edges = is_begin, self.num_edges + 1
                 self.unsubmitted.append(Edge(is_begin))
                 if self.job is not None:
                     self._submit_ready()
 
-    def hasten(self, call):
-        """A wait within a range ends it for the calls so far: they would wait for each other otherwise."""
-        with self.changed:
-            if self.is_coalescing and call.num_submitted < len(call.parts):
+    def hasten(self, num_edges=None):
+        """A wait, or a call that Gloo does, ends a range for its calls so far: they would wait for each other otherwise."""
+        if self.is_coalescing and num_edges in (None, self.num_edges):
+            with self.changed:
                 self.coalesce(False)
                 self.coalesce(True)
 
@@ -317,8 +318,7 @@ class Offload(Thread):
         """Returns when the call has ended, however; raises after timeout_s."""
         if os.getpid() != self.pid:
             raise SwitchMLError("this call was made by the parent of this forked process", "forked")
-        if self.is_coalescing:
-            self.hasten(call)
+        self.hasten(call.num_edges)
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while not call.is_ended:
             with self.changed:

@@ -205,12 +205,13 @@ class Call:
     None."""
     __slots__ = ("offload", "result", "reduction", "parts", "num_called", "num_submitted", "num_waited", "uses_gloo",
                  "key", "error", "is_ended", "promise", "is_of_callback", "called", "crossings", "made_at", "is_late_at",
-                 "is_clear", "spans", "low", "high")
+                 "is_clear", "spans", "low", "high", "num_edges")
 
     def __init__(self, offload, tensors, reduction, result, called, starts=None):
         self.offload, self.reduction, self.result, self.called = offload, reduction, result, called
         self.parts, self.crossings, self.made_at = [], [], time.monotonic()
         self.key = called.key if called is not None else 0
+        self.num_edges = offload.num_edges  # of ranges before it: equal on all ranks, as how far it has got is not
         self.is_late_at = None  # when its next part must have come from the device
         for tensor in tensors:
             if isinstance(tensor, Part):
@@ -248,7 +249,7 @@ class Call:
 
 class Step:
     """A collective that Gloo does, behind calls that have not ended."""
-    num_called, num_waited, is_of_callback, low, high = 0, 0, True, 0, 0
+    num_called, num_waited, is_of_callback, low, high, num_edges = 0, 0, True, 0, 0, -1
 
     def __init__(self, begin, finisher, promise, called):
         self.begin, self.finisher, self.promise, self.called = begin, finisher, promise, called

@@ -300,6 +300,8 @@ class SwitchMLGroup(dist.ProcessGroup):
                 staging.keep_on_up_streams([copy for _, copy in copies])
             return work, finish if copies or divided else None
 
+        if self._offload is not None:
+            self._offload.hasten()  # also if it has no calls now, because another rank's may have
         if self._offload is not None and self._offload.calls:
             return self._handed_out(self._offload.put_behind(begin_and_remember, result, self._finisher, called))
         work, finish = begin_and_remember()
@@ -315,7 +317,9 @@ class SwitchMLGroup(dist.ProcessGroup):
         if self._offload is not None and self.size() > _GLOO_BARRIER:
             word = [torch.zeros(1, dtype=torch.int32)]
             if not (self._offload.has_steps() or self._calls.under_way() or self._finisher.is_busy()):
-                return self._by_switchml(word, SML_SUM, called, [])
+                work = self._by_switchml(word, SML_SUM, called, [])
+                self._offload.hasten()  # as put_behind() does, perhaps on another rank
+                return work
             self._offload.submit(word, SML_SUM, called)
             return self._handed_out(self._offload.put_behind(lambda: (works.All(self._calls.under_way()), None), (),
                                                              self._finisher, called))
