@@ -151,6 +151,21 @@ def case_failing():
     report(texts=texts)
 
 
+def case_alone():
+    """A group of one rank leaves nothing behind either."""
+    torch, dist, _, rank, size = start()
+    figures = []
+    for _ in range(4):
+        groups = [dist.new_group([other]) for other in range(size)]
+        dist.all_reduce(torch.ones(3, dtype=torch.float64), group=groups[rank])  # Gloo's
+        dist.destroy_process_group(groups[rank])
+        del groups
+        dist.barrier()
+        figures.append(len(os.listdir("/proc/self/task")))
+    report(figures=figures)
+    dist.destroy_process_group()
+
+
 def case_forked():
     """A handle is of no use in a forked process, and says so."""
     torch, dist, _, rank, size = start()
@@ -360,6 +375,11 @@ def test_waits_within_ranges():
 def test_what_stands_behind_a_call_that_fails_ends():
     texts = run_ranks("failing", 2)[0]["texts"]
     assert len(texts) == 2 and all("rank 1" in text for text in texts), texts
+
+
+def test_groups_of_one_rank_leave_nothing():
+    for result in run_ranks("alone", 2):
+        assert result["figures"][-1] <= result["figures"][1], result
 
 
 def test_handles_are_of_no_use_in_forked_processes():

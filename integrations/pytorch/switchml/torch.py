@@ -105,6 +105,7 @@ class SwitchMLGroup(dist.ProcessGroup):
         weakref.finalize(self, self._range_finisher.close).atexit = False
         self._kept = {}     # CppWorks
         self._range = None  # works of the calls within start_coalescing() and end_coalescing()
+        weakref.finalize(self, self._calls.by_gloo.clear).atexit = False  # no watch does it for a group of one rank
         weakref.finalize(self, gloo.rest).atexit = False
         weakref.finalize(self, self._finisher.close).atexit = False
         if not why_off:
