@@ -8,8 +8,9 @@ import os
 import signal
 import time
 
+import tap
 import torch_ranks
-from torch_ranks import Daemon, ends_as_interpreters_do, error_text, report, run_ranks, start
+from torch_ranks import Daemon, ends_as_interpreters_do, error_text, leave, report, run_ranks, start
 
 NUM_ROUNDS, NUM_DROPPED = 20, 20
 
@@ -149,6 +150,20 @@ def case_failing():
         store.set_timeout(datetime.timedelta(seconds=60))
         store.wait(["over"])
     report(texts=texts)
+
+
+def case_beside():
+    """Groups begin with Gloo at the same time, in another order on each rank."""
+    torch, dist, _, rank, size = start(timeout_s=20)
+    groups = [dist.new_group(timeout=datetime.timedelta(seconds=20)) for _ in range(6)]
+    tensors = [torch.full((10,), rank + 1.0) for _ in groups]
+    works = [dist.all_reduce(tensor, group=group, async_op=True)
+             for tensor, group in list(zip(tensors, groups))[::1 if rank == 0 else -1]]
+    for work in works:
+        work.wait()
+    assert all(torch.equal(tensor, torch.full_like(tensor, size * (size + 1) / 2)) for tensor in tensors), tensors
+    report(is_done=True)
+    leave(dist, groups)
 
 
 def case_alone():
@@ -375,6 +390,13 @@ def test_waits_within_ranges():
 def test_what_stands_behind_a_call_that_fails_ends():
     texts = run_ranks("failing", 2)[0]["texts"]
     assert len(texts) == 2 and all("rank 1" in text for text in texts), texts
+
+
+def test_groups_begin_with_gloo_beside_each_other():
+    """No job can be had: to try again, ranks want a switchmld."""
+    if torch_ranks.torch_major() > 1:
+        raise tap.Skip("the store is waited for otherwise with torch 1 only")
+    run_ranks("beside", 2, SWITCHML_RETRY="20")
 
 
 def test_groups_of_one_rank_leave_nothing():

@@ -54,6 +54,46 @@ def make_group(store, rank, size, timeout, addresses):
     return _c10d.ProcessGroupGloo(store, rank, size, options)
 
 
+class _Polled(_c10d.Store):
+    """A store that is asked again and again for what is not there yet. Torch's own wait has the lock of the process's only
+    connection meanwhile, and so whatever another thread has to write. Ranks that make two groups at the same time, one this
+    one and another that one first, would wait for each other."""
+
+    def __init__(self, store, timeout):
+        super().__init__()
+        self.store, self.limit = store, timeout
+
+    def set(self, key, value):
+        self.store.set(key, value)
+        self.store.add(f"{key} done", 1)
+
+    def wait(self, keys, timeout=None):
+        pause_s, deadline = 0.0005, time.monotonic() + (timeout or self.limit).total_seconds()
+        for key in keys:
+            while self.store.add(f"{key} done", 0) == 0:
+                if time.monotonic() > deadline:
+                    raise RuntimeError("some rank did not begin with Gloo within the group's timeout")
+                time.sleep(pause_s)
+                pause_s = min(pause_s * 1.5, 0.02)
+
+    def get(self, key):
+        self.wait([key])
+        return self.store.get(key)
+
+
+_polled = weakref.WeakKeyDictionary()  # by group: C++ keeps its half of such a store alone
+
+
+def make_beside_others(store, rank, size, timeout):
+    """A group, on a thread that may be one of several that do so. (Tried with torch 1 only.)"""
+    if int(torch.__version__.split(".", maxsplit=1)[0]) > 1:
+        return _c10d.ProcessGroupGloo(store, rank, size, timeout=timeout)
+    polled = _Polled(store, timeout)
+    group = _c10d.ProcessGroupGloo(polled, rank, size, timeout=timeout)
+    _polled[group] = polled
+    return group
+
+
 _tensors_of_calls = collections.deque(maxlen=_LAST_CALLS)
 
 

@@ -543,8 +543,7 @@ class Offload(Thread):
     def _reduce_by_gloo(self, call):
         """In a Gloo group of its own, so that these calls need no order with the script's other ones."""
         if self.gloo is None:
-            self.gloo = _c10d.ProcessGroupGloo(_c10d.PrefixStore("gloo", self.store), self.rank, self.size,
-                                               timeout=self.timeout)
+            self.gloo = gloo.make_beside_others(_c10d.PrefixStore("gloo", self.store), self.rank, self.size, self.timeout)
         for part in call.parts:
             while part.piece is not None and not self._is_on_host(call, part):
                 if call.error is not None:
