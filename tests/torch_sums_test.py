@@ -42,13 +42,16 @@ def broadcasts(torch, dist, rank, size):
         table = torch.full((7, 5), rank, dtype=dtype)
         dist.broadcast(table[:, 3], size - 1)
         assert table.sum().item() == 28 * rank + 7 * (size - 1) and bool((table[:, 3] == size - 1).all()), table
+    single = torch.full((1, 2), float(rank))
+    dist.broadcast(single[:, 0], 1)  # dense, with a stride of 2
+    assert single.tolist() == [[1.0, rank]], single
     swapped = torch.full((2, 3), complex(rank, rank + 1)).conj()
     text = error_text(dist.broadcast, swapped, 1)
     assert "view_as_real" in text or bool((swapped == complex(1, -2)).all()), (swapped, text)  # torch 2.14 refuses it
     objects = [{"rank": rank}, "x" * rank]
     dist.broadcast_object_list(objects, src=2)  # two broadcasts
     assert objects == [{"rank": 2}, "xx"], objects
-    return num_calls + 4 + (not text)
+    return num_calls + 5 + (not text)
 
 
 def parts_of_sums(torch, dist, rank, size):

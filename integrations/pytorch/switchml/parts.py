@@ -157,7 +157,7 @@ class AllGather(_OfParts):
 
     def by_gloo(self, group, reduction, watched):
         self.lend(sum(self.counts), torch.uint8)
-        own, whole = (each.reshape(-1).view(torch.uint8) for each in self.lent)
+        own, whole = (each.as_strided((each.numel(),), (1,)).view(torch.uint8) for each in self.lent)
         for rank, part in enumerate(whole.split(self.counts)):
             if rank == self.rank:
                 with torch.inference_mode():
