@@ -300,8 +300,8 @@ static sml_status look_around(const struct sml_job_settings *s, struct sml_inter
   who->has_v6 = sml_interfaces_has_family(interfaces, AF_INET6);
   if (only == NULL || interfaces->num_addrs > 0) return SML_OK;
   return sml_fail(SML_ERR_INVALID_ARGUMENT,
-                  "SWITCHML_INTERFACE is '%.64s': no interface of that name is up and has an "
-                  "address",
+                  "SWITCHML_INTERFACE is '%.64s': no interface of that name is up and has an address that other hosts "
+                  "can reach (lo has none); ranks of one host alone need no interface: unset it",
                   only);
 }
 
