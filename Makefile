@@ -35,7 +35,7 @@ help:
 	@echo 'make check-valgrind the tests of single layers under valgrind (~30 min)'
 	@echo 'make check-neon    cross-build for AArch64 and run the tests of numbers under qemu (~5 min)'
 	@echo 'make check-cross   cross-build the pure layers for 32 bits (armhf) and for a big-endian processor (s390x), run them under qemu (~5 min)'
-	@echo "make check-torch   PyTorch's own tests of process groups, on Gloo and on the backend: what differs (~1 h)"
+	@echo "make check-torch   PyTorch's own tests of process groups, on Gloo and on the backend: what differs; trainings, random programs (~70 min)"
 	@echo 'make check-torch2  the tests of the PyTorch backend on PyTorch 2, in chroots of Debian 13 and testing (root; 3 GB, once; ~40 min);'
 	@echo '                   ARGS=--all: PyTorch'"'"'s own; ARGS="--release testing": on one of them'
 	@echo 'make check-cuda    tensors on GPUs in the PyTorch backend, on the GPU that is here; installs nothing, says what it found (~5 min)'
@@ -121,6 +121,7 @@ check-torch: everything
 	@source=$$(tools/torchsource $(BUILD)) && [ -z "$$source" ] || SML_BUILD_DIR=$(abspath $(BUILD)) \
 	  python3 -B tests/torch_own_test.py --all --source "$$source" $(ARGS)
 	@SML_BUILD_DIR=$(abspath $(BUILD)) python3 -B tests/torch_train_test.py --all
+	@SML_BUILD_DIR=$(abspath $(BUILD)) python3 -B tests/torch_mixed_test.py --all
 
 .PHONY: check-cuda
 check-cuda:
