@@ -8,7 +8,6 @@ import os
 import signal
 import time
 
-import tap
 import torch_ranks
 from torch_ranks import Daemon, ends_as_interpreters_do, error_text, leave, report, run_ranks, start
 
@@ -394,8 +393,6 @@ def test_what_stands_behind_a_call_that_fails_ends():
 
 def test_groups_begin_with_gloo_beside_each_other():
     """No job can be had: to try again, ranks want a switchmld."""
-    if torch_ranks.torch_major() > 1:
-        raise tap.Skip("the store is waited for otherwise with torch 1 only")
     run_ranks("beside", 2, SWITCHML_RETRY="20")
 
 

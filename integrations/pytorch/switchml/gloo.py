@@ -85,9 +85,7 @@ _polled = weakref.WeakKeyDictionary()  # by group: C++ keeps its half of such a 
 
 
 def make_beside_others(store, rank, size, timeout):
-    """A group, on a thread that may be one of several that do so. (Tried with torch 1 only.)"""
-    if int(torch.__version__.split(".", maxsplit=1)[0]) > 1:
-        return _c10d.ProcessGroupGloo(store, rank, size, timeout=timeout)
+    """A group, on a thread that may be one of several that do so."""
     polled = _Polled(store, timeout)
     group = _c10d.ProcessGroupGloo(polled, rank, size, timeout=timeout)
     _polled[group] = polled
