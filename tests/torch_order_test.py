@@ -165,6 +165,21 @@ def case_beside():
     leave(dist, groups)
 
 
+def case_store_in_use():
+    """A group's first call goes on while this process waits in the script's store, for a rank that waits for the call."""
+    torch, dist, _, rank, size = start(timeout_s=20)
+    store, tensor = dist.distributed_c10d._get_default_store(), torch.full((10,), rank + 1.0)
+    work = dist.all_reduce(tensor, async_op=True)
+    if rank == 0:
+        store.wait(["the call has ended"], datetime.timedelta(seconds=15))
+    work.wait()
+    if rank > 0:
+        store.set("the call has ended", "1")
+    assert torch.equal(tensor, torch.full_like(tensor, size * (size + 1) / 2)), tensor
+    report(is_done=True)
+    dist.destroy_process_group()
+
+
 def case_alone():
     """A group of one rank leaves nothing behind either."""
     torch, dist, _, rank, size = start()
@@ -394,6 +409,11 @@ def test_what_stands_behind_a_call_that_fails_ends():
 def test_groups_begin_with_gloo_beside_each_other():
     """No job can be had: to try again, ranks want a switchmld."""
     run_ranks("beside", 2, SWITCHML_RETRY="20")
+
+
+def test_first_call_goes_on_while_a_script_waits_in_the_store():
+    for environment in {}, {"SWITCHML_RETRY": "20"}:  # the second can have no job
+        run_ranks("store_in_use", 2, **environment)
 
 
 def test_groups_of_one_rank_leave_nothing():

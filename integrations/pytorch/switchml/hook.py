@@ -22,6 +22,7 @@ from .job import reduction_for
 from .library import SwitchMLError
 from .offload import Offload
 from .settings import Exchange, agree
+from .store import Own
 
 
 class DDPHookState:
@@ -49,7 +50,10 @@ class DDPHookState:
         store = _c10d.PrefixStore(f"switchml.ddp_hook/{','.join(map(str, ranks))}/{number}",
                                   store if store is not None else dist.distributed_c10d._get_default_store())
         exchange = Exchange(_c10d.PrefixStore("settings", store), rank, self.size, timeout.total_seconds())
+        self.own_store = Own(store, rank, self.size)
+        self.own_store.offer()
         why_off, is_required, self.has_float64, _, _ = agree(exchange)
+        store = self.own_store.take()
         self.host = None if within is None else _Host(rank, self.size, within, ranks_per_host)
         if self.host is not None:
             store, rank = _c10d.PrefixStore(f"part{self.host.rank}", store), rank // self.host.size

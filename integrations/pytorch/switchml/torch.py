@@ -47,6 +47,7 @@ from .parts import AllGather, ReduceScatter, gathered, of_root, own_part  # noqa
 from .process import Process  # noqa: E402
 from .record import record  # noqa: E402,F401  # pylint: disable=unused-import
 from .settings import Exchange, agree  # noqa: E402
+from .store import Own  # noqa: E402
 
 ReduceOp = dist.ReduceOp
 # Up to so many ranks Gloo's broadcast, a tree, takes no more bytes of a link nor rounds than a sum; and its barrier, which
@@ -91,9 +92,12 @@ class SwitchMLGroup(dist.ProcessGroup):
         self._pid = os.getpid()
         store = _c10d.PrefixStore("switchml", store)
         exchange = Exchange(_c10d.PrefixStore("settings", store), rank, size, timeout.total_seconds())
+        self._own_store = Own(store, rank, size)
+        self._own_store.offer()
         why_off, is_required, self._has_float64, self._has_one_way, addresses = agree(exchange)
+        own = self._own_store.take()
         self._inner = gloo.make_group(_c10d.PrefixStore("other", store), rank, size, timeout, addresses)
-        self._calls = Calls(_c10d.PrefixStore("calls", store), rank, size, self._inner)
+        self._calls = Calls(_c10d.PrefixStore("calls", own), rank, size, self._inner)
         if _IS_TORCH_2:
             devices.register(self, self._inner, self.others)
         self._checker = None
@@ -109,7 +113,7 @@ class SwitchMLGroup(dist.ProcessGroup):
         weakref.finalize(self, gloo.rest).atexit = False
         weakref.finalize(self, self._finisher.close).atexit = False
         if not why_off:
-            self._offload = Offload(store, rank, size, timeout, is_required, self._calls)
+            self._offload = Offload(own, rank, size, timeout, is_required, self._calls)
             self._calls.offload = weakref.ref(self._offload)
             weakref.finalize(self, self._offload.close).atexit = False
 
