@@ -119,9 +119,8 @@ static void wait_for_the_stopped(struct rank *r) {
   CHECK(r, stats_of(r).rejoins == 0);
 }
 
-/* It is not lost within the lease, so nobody joins anew; but it is not there either, so no deadline passes. */
-static void deadlines_stand_still_while_it_is_silent(void **state) {
-  (void)state;
+/* join NULL: as usual. */
+static void run_with_retry(void (*join)(struct rank *), void (*body)(struct rank *)) {
   struct world w;
   world_init(&w, 2);
   w.job_options.retry_ns = 20 * SML_NS_PER_S;
@@ -129,11 +128,18 @@ static void deadlines_stand_still_while_it_is_silent(void **state) {
   keeper_start(&keeper, &w.aggd_options);
   memcpy(w.address, keeper.address, sizeof w.address);
   pthread_barrier_init(&barrier, NULL, 2);
-  world_join(&w);
-  world_run(&w, wait_for_the_stopped);
+  if (join != NULL) world_run(&w, join);
+  else world_join(&w);
+  world_run(&w, body);
   world_stop(&w);
   keeper_stop(&keeper);
   pthread_barrier_destroy(&barrier);
+}
+
+/* It is not lost within the lease, so nobody joins anew; but it is not there either, so no deadline passes. */
+static void deadlines_stand_still_while_it_is_silent(void **state) {
+  (void)state;
+  run_with_retry(NULL, wait_for_the_stopped);
 }
 
 static _Atomic bool is_deaf[2];
@@ -182,20 +188,9 @@ static void add_again_for_the_deaf(struct rank *r) {
 /* Nor does the one of what is done again. */
 static void deadlines_of_what_is_done_again_stand_still(void **state) {
   (void)state;
-  struct world w;
-  world_init(&w, 2);
-  w.job_options.retry_ns = 20 * SML_NS_PER_S;
-  w.job_options.operation_timeout_ns = TIMEOUT_NS;
-  keeper_start(&keeper, &w.aggd_options);
-  memcpy(w.address, keeper.address, sizeof w.address);
-  pthread_barrier_init(&barrier, NULL, 2);
   is_deaf[0] = false;
   is_deaf[1] = true;
-  world_run(&w, join_deaf);
-  world_run(&w, add_again_for_the_deaf);
-  world_stop(&w);
-  keeper_stop(&keeper);
-  pthread_barrier_destroy(&barrier);
+  run_with_retry(join_deaf, add_again_for_the_deaf);
 }
 
 /* Without retry it runs: the error says since when nothing was heard. */
