@@ -313,7 +313,7 @@ static void note_hello(struct sml_hello *hello, bool is_echoed) {
 }
 
 /* Exchanges a HELLO of rank 0 in a job that is open; returns whether the echo came. */
-static bool say_hello(struct world *w, const struct sml_seal *seal) {
+static bool say_hello_for(struct world *w, const struct sml_seal *seal, uint64_t patience_ns) {
   int is_echoed = -1;
   struct sml_hello hello = {.job = w->jobs[0].number,
                             .epoch = w->jobs[0].epoch,
@@ -322,12 +322,28 @@ static bool say_hello(struct world *w, const struct sml_seal *seal) {
                             .datagram_bytes = 100,
                             .seal = *seal,
                             .interval_ns = SML_NS_PER_MS,
-                            .deadline_ns = w->now_ns + 20 * SML_NS_PER_MS,
+                            .deadline_ns = w->now_ns + patience_ns,
                             .done = note_hello,
                             .user = &is_echoed};
   sml_worker_engine_hello(w->workers[0][0], &hello);
   while (is_echoed < 0) (void)world_pass(w);
   return is_echoed == 1;
+}
+
+static bool say_hello(struct world *w, const struct sml_seal *seal) {
+  return say_hello_for(w, seal, 20 * SML_NS_PER_MS);
+}
+
+/* Whoever asks may have been stopped meanwhile. */
+static void a_hello_goes_out_even_if_its_time_is_over(void **state) {
+  (void)state;
+  const struct world_options options = {
+      .world_size = 2, .num_slots = NUM_SLOTS, .chunk_bytes = CHUNK_BYTES, .seed = 1};
+  struct world *w = world_create(&options);
+  world_open_job(w, 0, 77);
+  assert_true(say_hello_for(w, world_seal(w, 0), 0));
+  assert_false(say_hello_for(w, &OTHER_KEY, 0));
+  world_destroy(w);
 }
 
 static void a_hello_needs_the_key_too(void **state) {
@@ -391,6 +407,7 @@ int main(void) {
       cmocka_unit_test(a_packet_of_another_epoch_has_another_key),
       cmocka_unit_test(a_packet_of_this_epoch_counts_once),
       cmocka_unit_test(a_hello_needs_the_key_too),
+      cmocka_unit_test(a_hello_goes_out_even_if_its_time_is_over),
       cmocka_unit_test(an_echo_needs_the_key_too),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -74,18 +74,19 @@ uint64_t sml_hello_pump(struct sml_worker_engine *e, uint64_t now_ns) {
   uint64_t deadline = SML_NEVER;
   for (struct sml_hello **link = &e->hellos; *link != NULL;) {
     struct sml_hello *hello = *link;
-    if (now_ns >= hello->deadline_ns) {
+    const bool is_due = now_ns >= hello->next_send_ns;
+    if (is_due && hello->next_send_ns != 0 && now_ns >= hello->deadline_ns) { /* a late pass sends one, too */
       *link = hello->next;
       record_hello(e, SML_TRACE_HELLO_EXPIRED, hello);
       hello->done(hello, hello->num_echoes > 0);
       continue;
     }
-    if (now_ns >= hello->next_send_ns) {
+    if (is_due) {
       send_hello(e, hello, &hello->to, now_ns);
       record_hello(e, SML_TRACE_HELLO_SENT, hello);
       hello->next_send_ns = now_ns + hello->interval_ns;
     }
-    deadline = sml_min_u64(deadline, sml_min_u64(hello->next_send_ns, hello->deadline_ns));
+    deadline = sml_min_u64(deadline, hello->next_send_ns);
     link = &hello->next;
   }
   return deadline;

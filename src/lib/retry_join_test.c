@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include <signal.h>
+#include <stdatomic.h>
 #include <unistd.h>
 
 #include "core/wire.h"
@@ -219,6 +220,44 @@ static void the_successor_has_another_path(void **state) {
   keeper_stop(&successor);
 }
 
+/* In the aggregator's process, when ranks ask for the first size. */
+static bool stop_once(void *user, const uint8_t *data, uint32_t num_bytes) {
+  static atomic_bool was_stopped;
+  (void)user;
+  if (num_bytes == 0 || (data[0] & 0xf) != SML_PACKET_HELLO || atomic_exchange(&was_stopped, true)) return false;
+  raise(SIGSTOP);
+  return false;
+}
+
+static void *continue_late(void *argument) {
+  (void)argument;
+  usleep(6000000); /* all sizes together are tried for less */
+  keeper_signal(&keeper, SIGCONT);
+  return NULL;
+}
+
+/* That says nothing about the path: neither that it is closed, nor that it is narrow. */
+static void the_aggregator_is_stopped_meanwhile(void **state) {
+  (void)state;
+  struct world w;
+  pthread_t thread;
+  world_init(&w, 2);
+  w.job_options.no_shared_memory = 1;
+  w.aggd_options.faults.drop = stop_once;
+  keeper_start(&keeper, &w.aggd_options);
+  memcpy(w.address, keeper.address, sizeof w.address);
+  assert_int_equal(pthread_create(&thread, NULL, continue_late, NULL), 0);
+  world_run(&w, create_and_sum);
+  pthread_join(thread, NULL);
+  for (uint32_t rank = 0; rank < 2; rank++) {
+    sml_stats stats = SML_STATS_INIT;
+    assert_int_equal(sml_job_stats(w.ranks[rank].job, &stats), SML_OK);
+    assert_true(stats.chunk_bytes > 1400);
+  }
+  world_stop(&w);
+  keeper_stop(&keeper);
+}
+
 static int write_key(void **state) {
   (void)state;
   static const char line[] = "tests 01000000000000000200000000000000\n";
@@ -237,7 +276,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(rank_0_waits_for_rank_1),         cmocka_unit_test(the_successor_has_another_path),
       cmocka_unit_test(the_job_starts_at_the_successor), cmocka_unit_test(the_job_starts_at_the_successor_with_a_key),
-      cmocka_unit_test(without_retry_it_is_an_error),
+      cmocka_unit_test(without_retry_it_is_an_error),    cmocka_unit_test(the_aggregator_is_stopped_meanwhile),
   };
   return cmocka_run_group_tests(tests, write_key, remove_key);
 }

@@ -187,7 +187,8 @@ static void probe(struct sml_session *s, uint64_t now_ns) {
 
 static void poll_prober(struct sml_session *s, uint64_t now_ns) {
   struct sml_ctl_probed probed = {.datagram_bytes = 0};
-  if (sml_prober_poll(&s->prober, now_ns, &probed.datagram_bytes) != SML_PROBER_DONE) return;
+  const uint64_t heard_ns = s->member.last_heard_ns;
+  if (sml_prober_poll(&s->prober, heard_ns, now_ns, &probed.datagram_bytes) != SML_PROBER_DONE) return;
   probed.rtt_ns = s->prober.rtt_ns;
   probed.hearing = (uint32_t)sml_prober_hearing(&s->prober);
   sml_member_on_probed(&s->member, &probed);

@@ -15,6 +15,7 @@
  * narrow path; the last decides between a job and none. */
 #define PATIENCE_NS (1500 * SML_NS_PER_MS)
 #define IMPATIENCE_NS (500 * SML_NS_PER_MS)
+#define QUIET_NS SML_NS_PER_S /* two heartbeats */
 /* Ten tries: a switch that has just seen this rank join may take some before it lets them through. */
 #define GROUP_INTERVAL_NS (50 * SML_NS_PER_MS)
 #define GROUP_PATIENCE_NS (500 * SML_NS_PER_MS)
@@ -100,7 +101,7 @@ void sml_prober_start(struct sml_prober *p, const struct sml_ctl_welcome *welcom
   p->num_lanes = welcome->num_lanes;
   p->rtt_ns = 0;
   p->phase = SML_PROBER_SIZES;
-  p->hears_group = false;
+  p->is_cancelled = p->hears_group = false;
   p->group_error = 0;
   if (options->no_multicast || !sml_multicast_from_words(welcome->group, welcome->group_port, &p->group))
     p->group.num_bytes = 0;
@@ -127,15 +128,17 @@ void sml_prober_start(struct sml_prober *p, const struct sml_ctl_welcome *welcom
   }
 }
 
-/* True: it came back in some size on all lanes, or (0) on some lane in none. */
-static bool poll_sizes(struct sml_prober *p, uint64_t now_ns) {
+/* True: it came back in some size on all lanes, or (0) on some lane in none. A silence says nothing of the path if the
+ * aggregator is silent on the control connection as well: it is stopped, or cut off. */
+static bool poll_sizes(struct sml_prober *p, uint64_t heard_ns, uint64_t now_ns) {
+  const bool is_quiet = !p->is_cancelled && now_ns >= heard_ns + QUIET_NS;
   bool is_busy = false;
   uint32_t datagram_bytes = p->num_lanes == 0 ? 0 : UINT32_MAX;
   for (uint32_t l = 0; l < p->num_lanes; l++) {
     struct sml_prober_lane *lane = &p->lanes[l];
     const int verdict = atomic_load_explicit(&lane->verdict, memory_order_acquire); /* pairs with take_verdict */
-    if (verdict == PROBE_SILENT && lane->candidate + 1 < p->num_candidates) {
-      lane->candidate++;
+    if (verdict == PROBE_SILENT && (is_quiet || lane->candidate + 1 < p->num_candidates)) {
+      lane->candidate += !is_quiet;
       ask(p, l, now_ns);
       is_busy = true;
     } else if (verdict == PROBE_ASKING) {
@@ -244,8 +247,9 @@ enum sml_ctl_hearing sml_prober_hearing(const struct sml_prober *p) {
 
 /* ---- */
 
-enum sml_prober_state sml_prober_poll(struct sml_prober *p, uint64_t now_ns, uint32_t *datagram_bytes_out) {
-  if (p->phase == SML_PROBER_SIZES && poll_sizes(p, now_ns)) begin_group(p, now_ns);
+enum sml_prober_state sml_prober_poll(struct sml_prober *p, uint64_t heard_ns, uint64_t now_ns,
+                                      uint32_t *datagram_bytes_out) {
+  if (p->phase == SML_PROBER_SIZES && poll_sizes(p, heard_ns, now_ns)) begin_group(p, now_ns);
   if (p->phase == SML_PROBER_GROUP) poll_group(p);
   if (p->phase != SML_PROBER_OVER) return SML_PROBER_BUSY;
   *datagram_bytes_out = p->datagram_bytes;
@@ -253,6 +257,7 @@ enum sml_prober_state sml_prober_poll(struct sml_prober *p, uint64_t now_ns, uin
 }
 
 void sml_prober_cancel(struct sml_prober *p) {
+  p->is_cancelled = true;
   p->group.num_bytes = 0; /* what is joined is the lanes' */
   for (uint32_t l = 0; l < p->num_lanes; l++) p->lanes[l].candidate = p->num_candidates - 1;
 }

@@ -28,6 +28,7 @@ struct sml_prober {
   enum sml_prober_phase phase;
   struct sml_addr group; /* lane 0's; num_bytes 0: there is none to try */
   uint32_t datagram_bytes;
+  bool is_cancelled;
   bool hears_group; /* OVER: all lanes do, and their engines are in it */
   int group_error;  /* an errno: why it could not be joined */
   struct sml_engines *engines;
@@ -51,9 +52,11 @@ struct sml_prober_options {
 void sml_prober_start(struct sml_prober *prober, const struct sml_ctl_welcome *welcome,
                       const struct sml_prober_options *options, uint64_t now_ns);
 enum sml_prober_state { SML_PROBER_BUSY, SML_PROBER_DONE };
-/* Moves lanes on to their next candidate. DONE: *datagram_bytes_out came back on all lanes (0: nothing
+/* Moves lanes on to their next candidate. heard_ns: when the aggregator last said something on the control connection.
+ * DONE: *datagram_bytes_out came back on all lanes (0: nothing
  * did on some lane), and no engine holds memory of the prober any more. */
-enum sml_prober_state sml_prober_poll(struct sml_prober *prober, uint64_t now_ns, uint32_t *datagram_bytes_out);
+enum sml_prober_state sml_prober_poll(struct sml_prober *prober, uint64_t heard_ns, uint64_t now_ns,
+                                      uint32_t *datagram_bytes_out);
 /* Gives up: no lane begins another candidate. Poll until DONE. */
 void sml_prober_cancel(struct sml_prober *prober);
 /* What rests of it once it is DONE: whether the lanes hear the group, for PROBED. */
