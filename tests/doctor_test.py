@@ -368,6 +368,9 @@ def test_networks():
         found = [future.result() for future in [pool.submit(expect, *each, prefix=hosts.prefix) for each in expected]]
         assert found[0]["sum"]["verdict"] == "OK", found[0]
         assert found[0]["rate"]["values"]["chunk_bytes"] == 972 - 32, found[0]
+        hosts.change("link", "set", "dev", "eth0", "mtu", "1450")
+        _, found = findings(narrow, "--seconds", "0.2", prefix=hosts.prefix)
+        assert found["rate"]["values"]["chunk_bytes"] == 1388, found  # 1422 - 32, in whole words
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@
 #include "method/engines.h"
 
 #define SML_PROBER_CANDIDATES 6u
-#define SML_PROBER_FINER 4u
+#define SML_PROBER_FINER 10u
 
 struct sml_prober;
 struct sml_prober_lane {
