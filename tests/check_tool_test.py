@@ -46,11 +46,10 @@ def set_up_tools(root):
 
 
 def call_check(root, *arguments):
-    """Exit status and output of check.py over the tree in root: of the suite "tree", and of "more" and "last" if they are
-    named."""
+    """Exit status and output of check.py over the tree in root: of the suite "tree", and of the others that are named."""
     check.ROOT = root
     check.SUITES = {"tree": ("build", [], None, ["--suite=some"]), "more": ("build-more", [], None, ["--suite=more"]),
-                    "last": ("build-last", [], None, ["--suite=more"])}
+                    "last": ("build-last", [], None, ["--suite=more"]), "next": ("build-next", [], None, ["--no-suite=some"])}
     output = io.StringIO()
     sys.stdout.flush()
     kept = os.dup(1)
@@ -183,6 +182,31 @@ def test_so_are_those_behind_it():
         set_up_tools(root)
         got, output = call_check(root, "more", "last")
         assert (got, output.splitlines()[-1]) == (0, "3 passed, 0 failed, 0 skipped"), output
+
+
+TESTED_AHEAD = """project('tree')
+test('waits', files('waits'), suite: 'some', timeout: 60)
+test('quick', files('quick'), suite: 'core')
+test('slow', files('slow'), suite: 'core', timeout: 60)
+test('clock', files('quick'), suite: 'lib', args: 'clock')
+"""
+
+
+def test_what_needs_no_clock_is_tested_while_others_wait():
+    with tempfile.TemporaryDirectory() as root:
+        scripts = {"waits": f"until [ -e {root}/quick.ran ] && [ -e {root}/slow.ran ]; do sleep 0.1; done; sleep 1",
+                   "quick": f"echo ran $1 >> {root}/quick.ran",
+                   # still running when it is over, so it has to run again
+                   "slow": f"[ -e {root}/slow.ran ] && exit 0; touch {root}/slow.ran; sleep 300"}
+        for name, text in {**scripts, "meson.build": None}.items():
+            with open(os.path.join(root, name), "w", encoding="utf-8") as out:
+                out.write(f"#!/bin/sh\n{text}\n" if text else TESTED_AHEAD)
+            os.chmod(os.path.join(root, name), 0o755)
+        set_up_tools(root)
+        got, output = call_check(root, "next")
+        assert (got, output.splitlines()[-1]) == (0, "4 passed, 0 failed, 0 skipped"), output
+        with open(os.path.join(root, "quick.ran"), encoding="utf-8") as ran:
+            assert ran.read() == "ran\nran clock\n"
 
 
 def test_no_second_run_where_many_fail():

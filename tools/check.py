@@ -10,7 +10,7 @@ s390x (the pure layers, cross-built for 32 bits and for a big-endian processor, 
 tests). What is counted are the single tests inside each program, as its TAP output names them.
 
 Most tests wait more than they compute: while those of a suite run, the suites that follow are built with the time that
-they leave. Programs run side by side, more of them than there are processors. Where at most three fail, each by a test's own
+they leave, and what needs no clock of theirs is tested. Programs run side by side, more of them than there are processors. Where at most three fail, each by a test's own
 word (not by a sanitizer's report, a crash or the time limit), they are run again, one at a time: that tells a fault
 from a machine too busy for some test. What fails again has failed; what passes is counted as passed and listed, with
 the reason of its first failure, above the closing line. --once leaves the second run out.
@@ -63,6 +63,7 @@ TOOLS = {"valgrind": ["valgrind"], "neon": ["aarch64-linux-gnu-gcc", "qemu-aarch
 TESTS_ONLY = ("tsan", "armhf", "s390x") # of these only what their tests need is built
 SANITIZER_REPORT = re.compile(r"(ERROR|WARNING): \w+Sanitizer|: runtime error: ")
 MAX_AGAIN = 3
+NO_CLOCK = ("base", "core", "quant", "ctl", "engine", "sim", "fuzz") # of these tests none fails for want of a processor
 SKIPPED = re.compile(r"^\s*# skipped: (.*)$") # as src/base/test_skip.h has it
 TAP_LINE = re.compile(r"^\s*(not )?ok\b\s*(\d*)(.*)$")
 
@@ -133,15 +134,26 @@ def may_run_again(entry):
 
 def meson_test(directory, arguments, env, log="testlog"):
     """Runs `meson test`; returns its exit status and an entry for each program."""
-    logs = os.path.join(ROOT, directory, f"meson-logs/{log}*.json") # with a wrapper, its name is there too
-    for path in glob.glob(logs):
-        os.unlink(path)
+    drop_logs(directory, log)
     status = run(["meson", "test", "-C", directory, "--print-errorlogs", "--logbase", log] + arguments, env)
+    return status, read_logs(directory, log)
+
+
+def logs_of(directory, log):
+    return glob.glob(os.path.join(ROOT, directory, f"meson-logs/{log}*.json")) # with a wrapper, its name is there too
+
+
+def drop_logs(directory, log):
+    for path in logs_of(directory, log):
+        os.unlink(path)
+
+
+def read_logs(directory, log):
     entries = []
-    for path in glob.glob(logs):
+    for path in logs_of(directory, log):
         with open(path, encoding="utf-8") as lines:
             entries += [json.loads(line) for line in lines if line.strip()]
-    return status, entries
+    return entries
 
 
 def run_failed_again(label, entries, test_arguments, env, count):
@@ -177,43 +189,59 @@ def configure(label):
     return run([os.path.join(ROOT, "tools/configure"), directory, "--libdir=lib"] + options, env, quiet=True) == 0
 
 
+def tests_of(label):
+    """The tests of a suite, as `meson introspect` has them."""
+    directory, _, _, arguments = SUITES[label]
+    parser = argparse.ArgumentParser()
+    for option in ("--suite", "--no-suite"):
+        parser.add_argument(option, action="append", default=[])
+    wanted = parser.parse_known_args(arguments)[0]
+    listed = subprocess.run(["meson", "introspect", "--tests", directory], cwd=ROOT, stdout=subprocess.PIPE, check=True)
+    for test in json.loads(listed.stdout):
+        suites = {suite.split(":")[-1] for suite in test["suite"]}
+        if (not wanted.suite or suites & set(wanted.suite)) and not suites & set(wanted.no_suite):
+            yield test
+
+
 def targets(label):
     """What ninja has to build for a suite; nothing: all."""
     if label not in TESTS_ONLY:
         return []
-    directory, _, _, arguments = SUITES[label]
-    parser = argparse.ArgumentParser()
-    for option in ("--suite", "--no-suite"):
-        parser.add_argument(option, action="append")
-    wanted = parser.parse_known_args(arguments)[0]
-    listed = subprocess.run(["meson", "introspect", "--tests", directory], cwd=ROOT, stdout=subprocess.PIPE, check=True)
-    programs, prefix = set(), os.path.join(ROOT, directory, "")
-    for test in json.loads(listed.stdout):
-        suites = {suite.split(":")[-1] for suite in test["suite"]}
-        if suites & set(wanted.suite) and not suites & set(wanted.no_suite) and test["cmd"][0].startswith(prefix):
-            programs.add(test["cmd"][0].removeprefix(prefix))
-    return sorted(programs)
+    prefix = os.path.join(ROOT, SUITES[label][0], "")
+    return sorted({test["cmd"][0].removeprefix(prefix) for test in tests_of(label) if test["cmd"][0].startswith(prefix)})
 
 
 class Ahead:
     """Builds the directories of the suites that follow while the tests of another run, one after the other, when no other
-    program wants a processor. What is not built at the end, or does not build, is left to build(), which says so."""
+    program wants a processor. What is not built at the end, or does not build, is left to build(), which says so. Then
+    tests of NO_CLOCK run likewise; `passed` gets the entries of those that passed, by label."""
 
-    def __init__(self, labels):
-        self.labels, self.ninja, self.is_over, self.lock = labels, None, False, threading.Lock()
+    def __init__(self, labels, env, passed):
+        self.labels, self.env, self.passed = labels, env, passed
+        self.process, self.is_over, self.lock = None, False, threading.Lock()
         self.thread = threading.Thread(target=self.run)
+
+    def carry_out(self, command):
+        """Whether it ended well before the other tests did."""
+        with self.lock:
+            if self.is_over:
+                return False
+            self.process = subprocess.Popen(command, cwd=ROOT, env=self.env, stdin=subprocess.DEVNULL,
+                                            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        return self.process.wait() == 0
 
     def run(self):
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0)) # this thread, and what it starts
-        for label in self.labels:
-            if self.is_over or why_skipped(label) or not configure(label):
+        built = [label for label in self.labels if not self.is_over and not why_skipped(label) and configure(label) and
+                 self.carry_out(["ninja", "-C", SUITES[label][0], *targets(label)])]
+        for label in built:
+            directory, _, _, arguments = SUITES[label]
+            if any(argument.startswith("--suite") for argument in arguments): # it has some of its own
                 continue
-            command = ["ninja", "-C", SUITES[label][0], *targets(label)]
-            with self.lock:
-                if self.is_over:
-                    return
-                self.ninja = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            self.ninja.wait()
+            drop_logs(directory, "ahead")
+            self.carry_out(["meson", "test", "-C", directory, "--no-rebuild", "--logbase", "ahead", *arguments,
+                            *(f"--suite={suite}" for suite in NO_CLOCK)])
+            self.passed[label] = [entry for entry in read_logs(directory, "ahead") if entry["result"] == "OK"]
 
     def __enter__(self):
         self.thread.start()
@@ -222,8 +250,9 @@ class Ahead:
     def __exit__(self, *_):
         with self.lock:
             self.is_over = True
-            if self.ninja and self.ninja.poll() is None:
-                self.ninja.send_signal(signal.SIGINT) # it ends its compilers, and removes what they have not finished
+            if self.process and self.process.poll() is None:
+                # ninja ends its compilers, and removes what they have not finished; meson ends its tests
+                self.process.send_signal(signal.SIGINT if self.process.args[0] == "ninja" else signal.SIGTERM)
         self.thread.join()
 
 
@@ -258,7 +287,7 @@ def why_skipped(label):
     return None
 
 
-def run_suite(label, following, extra, is_once, count):
+def run_suite(label, following, extra, is_once, count, passed):
     directory, _, _, test_arguments = SUITES[label]
     why = why_skipped(label)
     if why:
@@ -272,9 +301,13 @@ def run_suite(label, following, extra, is_once, count):
     # Many tests wait more than they work, with sanitizers fewer, under valgrind none: leases run out. One more has the
     # simulator's seeds, which let others go first.
     num_more = {"asan": 2, "asan-all": 2, "tsan": 1, "valgrind": 0}.get(label, 3)
-    with Ahead(following):
+    ahead = [] if extra else passed.get(label, [])
+    names = {entry["name"].split(" / ")[-1] for entry in ahead}
+    rest = [test["name"] for test in tests_of(label) if test["name"] not in names] if ahead else []
+    with Ahead(following, env, passed):
         status, entries = meson_test(directory, ["--num-processes", str((os.cpu_count() or 1) + num_more)]
-                                     + ["--no-rebuild"] + test_arguments + extra, env)
+                                     + ["--no-rebuild"] + test_arguments + extra + rest, env)
+    entries += ahead
     first_entries = entries
     if not is_once:
         entries = run_failed_again(label, entries, test_arguments, env, count)
@@ -295,9 +328,9 @@ def main(arguments):
     if unknown or not labels:
         print(f"check: unknown suite {unknown}; there are: {' '.join(SUITES)}", file=sys.stderr)
         return 2
-    count = Count()
+    count, passed = Count(), {}
     for number, label in enumerate(labels, 1):
-        run_suite(label, labels[number:], extra, is_once, count)
+        run_suite(label, labels[number:], extra, is_once, count, passed)
     for name in count.skips:
         print(f"skipped: {name}")
     for name in count.passed_alone:
