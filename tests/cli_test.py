@@ -147,6 +147,17 @@ def test_the_manual_page_has_every_variable_that_is_read():
     assert len(read) > 30 and read <= listed, read - listed
 
 
+def test_the_manual_page_has_every_member_that_bench_prints():
+    """Members of the object, and of its results."""
+    with open(os.path.join(os.path.dirname(__file__), "../docs/man/switchml.1"), encoding="utf-8") as file:
+        page = file.read()
+    output = page[page.index(".Sh OUTPUT"):page.index(".Sh ENVIRONMENT")]
+    listed = set(re.findall(r"\w+", " ".join(re.findall(r"^\.(?:It )?Va (.*)", output, re.MULTILINE))))
+    report = e2e.bench_json("--local", "2", "--sizes", "4", "--iters", "1")
+    printed = set(report) | set(report["results"][0])
+    assert printed == listed, printed ^ listed
+
+
 def test_a_command_that_is_nearly_right():
     for typed, meant in (("benhc", "bench"), ("stats", "status"), ("doktor", "doctor"), ("tpo", "top")):
         assert f"no command '{typed}': do you mean '{meant}'?" in run(SWITCHML, typed, status=2)[1]
