@@ -102,7 +102,7 @@ typedef struct sml_operation sml_operation;
 typedef struct sml_context_options {
   size_t struct_bytes;
   uint32_t num_threads;     /* engine threads (= lanes offered); default 1, at most 16 */
-  uint32_t num_operations;  /* operations in flight; default 1024, rounded up to a power of two */
+  uint32_t num_operations;  /* in flight; default 1024, rounded up to a power of two; at most 65536 */
   uint32_t rx_buffer_bytes; /* socket receive buffer asked for; default 8 MiB */
   uint32_t no_offload;      /* 1: never use UDP_SEGMENT/UDP_GRO, as SWITCHML_NO_OFFLOAD=1 */
   /* How a wait for small operations looks for results before it sleeps. 1: all the time (a core each, the lowest
@@ -131,7 +131,8 @@ typedef struct sml_job_options {
    * makes. sml_job_destroy() then waits up to 5 s for ranks that lack a result still, and who is lost takes a share
    * along: every rank's next operation ends in SML_ERR_RANK_LOST. */
   const char *aggregator;
-  const char *name;           /* same on all ranks, unique at the aggregator; NULL: "default"; <= 63 bytes */
+  /* Same on all ranks, unique at the aggregator; NULL: "default". 1 to 63 letters, digits or . _ : / - */
+  const char *name;
   uint32_t rank;              /* 0 .. world_size - 1 */
   uint32_t world_size;        /* 1 .. 4096; 0, and rank 0: as sml_rank_from_environment() says */
   sml_allgather_fn allgather; /* out-of-band exchange (a framework's store, MPI ...); may be NULL */
@@ -144,8 +145,8 @@ typedef struct sml_job_options {
    * a sign of life. A process that ends, however, closes its connection and is lost at once; and an operation still
    * ends at its own deadline. A lease below 2 s holds for ranks; the aggregator is believed in for 2 s. */
   uint64_t lease_ns;
-  /* Slots a lane, that is chunks in flight: a power of two, equal on all ranks. 0: SWITCHML_SLOTS, else the aggregator
-   * chooses by round trip, chunk and lanes (PROTOCOL.md, "Slots"). */
+  /* Slots a lane, that is chunks in flight: a power of two up to 32768, equal on all ranks. 0: SWITCHML_SLOTS, else the
+   * aggregator chooses by round trip, chunk and lanes (PROTOCOL.md, "Slots"). */
   uint32_t num_slots;
   uint32_t max_datagram_bytes; /* upper limit of a UDP payload; 0: SWITCHML_MAX_DATAGRAM, else 8960 */
   /* 1: every sum carries a check word that the aggregator can't make up for a wrong one (PROTOCOL.md,
@@ -162,7 +163,8 @@ typedef struct sml_job_options {
    * until join_timeout_ns. It costs a copy of every input, made in sml_allreduce() or sml_batch_end() and kept until
    * all ranks are known to have the result: of what is outstanding and of about the last 0.25 s, but as much memory as
    * was needed at most stays allocated until sml_job_destroy(), which waits up to 5 s for the others. 0: SWITCHML_RETRY
-   * in seconds, else no retry. At most 7 days. On or off alike on all ranks; with an allgather callback, equal. */
+   * in seconds, else no retry. At most 7 days. With several aggregators, or none, SML_ERR_UNSUPPORTED. On or off
+   * alike on all ranks; with an allgather callback, equal. */
   uint64_t retry_ns;
   /* Ranks of one host add up in memory that they share (a few MiB, allocated when the job starts) instead of the
    * network, with the same bits, if all ranks of the job are on one host, run under one user in the same network
