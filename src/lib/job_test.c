@@ -419,8 +419,8 @@ static void different_settings_fail_on_every_rank(void **state) {
   BOTH(m[1].options.world_size = 3, SML_ERR_INVALID_ARGUMENT, "world_size 3");
   BOTH(m[1].options.aggregator = NULL, SML_ERR_INVALID_ARGUMENT, "ranks 0 and 1");
   BOTH((m[0].options.aggregator = m[1].options.aggregator = NULL, m[1].options.retry_ns = SML_NS_PER_S),
-       SML_ERR_UNSUPPORTED, "rank 1: retry_ns is set, but no aggregator");
-  BOTH(m[0].options.num_slots = 5, SML_ERR_INVALID_ARGUMENT, "rank 0: num_slots is 5");
+       SML_ERR_UNSUPPORTED, "rank 1: retry_ns, or SWITCHML_RETRY, is set, but no aggregator");
+  BOTH(m[0].options.num_slots = 5, SML_ERR_INVALID_ARGUMENT, "rank 0: num_slots, or SWITCHML_SLOTS, is 5");
   BOTH((void)0, SML_ERR_UNREACHABLE, "rank 0: no aggregator at");
 #undef BOTH
 }

@@ -185,9 +185,10 @@ static sml_status check_embedded(const sml_job_options *o) {
                     "no aggregator is configured: set SWITCHML_AGGREGATOR=host:port, the address of a running "
                     "switchmld, or SWITCHML_RENDEZVOUS=host:port, where rank 0 listens and the ranks do without");
   if (o->retry_ns != 0)
-    return sml_fail(SML_ERR_UNSUPPORTED,
-                    "retry_ns is set, but no aggregator is configured: ranks that aggregate themselves can't outlive "
-                    "the loss of one");
+    return sml_fail(
+        SML_ERR_UNSUPPORTED,
+        "retry_ns, or SWITCHML_RETRY, is set, but no aggregator is configured: ranks that aggregate themselves "
+        "can't outlive the loss of one");
   return SML_OK;
 }
 
@@ -211,18 +212,20 @@ sml_status sml_job_settings_check(struct sml_job_settings *s) {
   if (o->lease_ns < MIN_LEASE_NS || o->lease_ns > MAX_LEASE_NS)
     return sml_fail(SML_ERR_INVALID_ARGUMENT, "lease_ns is %llu: from 20 ms to 1 h", (unsigned long long)o->lease_ns);
   if ((o->num_slots != 0 && !sml_is_pow2(o->num_slots)) || o->num_slots > MAX_SLOTS)
-    return sml_fail(SML_ERR_INVALID_ARGUMENT, "num_slots is %u: a power of two up to %u", o->num_slots, MAX_SLOTS);
+    return sml_fail(SML_ERR_INVALID_ARGUMENT, "num_slots, or SWITCHML_SLOTS, is %u: a power of two up to %u",
+                    o->num_slots, MAX_SLOTS);
   if (o->max_datagram_bytes < min_datagram_bytes(s) || o->max_datagram_bytes > MAX_DATAGRAM_BYTES)
-    return sml_fail(SML_ERR_INVALID_ARGUMENT, "max_datagram_bytes is %u: from %u to %u", o->max_datagram_bytes,
-                    min_datagram_bytes(s), MAX_DATAGRAM_BYTES);
+    return sml_fail(SML_ERR_INVALID_ARGUMENT, "max_datagram_bytes, or SWITCHML_MAX_DATAGRAM, is %u: from %u to %u",
+                    o->max_datagram_bytes, min_datagram_bytes(s), MAX_DATAGRAM_BYTES);
   if (o->world_size == 1) return SML_OK;
   if (o->aggregator[0] == 0) return check_embedded(o);
   status = sml_shards_parse(o->aggregator, &s->places);
   if (status == SML_OK && s->places.num_shards > 1 && o->retry_ns != 0)
-    return sml_fail(SML_ERR_UNSUPPORTED,
-                    "retry_ns is set and %u aggregators are listed: a job can only go on after the loss of one that it "
-                    "has alone",
-                    s->places.num_shards);
+    return sml_fail(
+        SML_ERR_UNSUPPORTED,
+        "retry_ns, or SWITCHML_RETRY, is set and %u aggregators are listed: a job can only go on after the loss "
+        "of one that it has alone",
+        s->places.num_shards);
   return status;
 }
 
