@@ -147,6 +147,21 @@ def test_the_manual_page_has_every_variable_that_is_read():
     assert len(read) > 30 and read <= listed, read - listed
 
 
+def test_operating_has_every_event_of_the_log():
+    root = os.path.join(os.path.dirname(__file__), "..")
+    with open(os.path.join(root, "docs/operating.md"), encoding="utf-8") as file:
+        listed = set(re.findall(r"`(\w+)`", file.read().partition("\n## Logs\n")[2]))
+    events = set()
+    for path in glob.glob(os.path.join(root, "src/aggd/*.c")) + glob.glob(os.path.join(root, "src/switchd/*.c")):
+        if "_test." not in path:
+            with open(path, encoding="utf-8") as file:
+                text = file.read()
+            events.update(re.findall(r'sml_log_event\(\w+, "(\w+)"', text))
+            for pattern in r'note_(?:job|turned_away)\([^;]*?"(\w+)"', r'\.name = "(\w+)"', r'_NOTE_\w+\] = \{"(\w+)"':
+                events.update(re.findall(pattern, text))
+    assert len(events) > 35 and events <= listed, events - listed
+
+
 def test_the_manual_page_has_every_member_that_bench_prints():
     """Members of the object, and of its results."""
     with open(os.path.join(os.path.dirname(__file__), "../docs/man/switchml.1"), encoding="utf-8") as file:
