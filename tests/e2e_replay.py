@@ -152,6 +152,7 @@ def test_predictions_as_text_and_values():
     assert [row["rate"] for row in rows] == ["1gbit", "10gbit"] and float(rows[0]["MB"]) > 102, rows
     lines = predict("--model", "resnet50").splitlines()
     assert lines[-1].split()[0] == "resnet50" and "speedup" in lines[-2], lines
+    assert "gloo" not in "".join(lines).lower() # it is a column of sharded training alone
 
 
 def test_a_plan_covers_the_gradient():

@@ -155,14 +155,13 @@ int sml_training_report_predictions(const struct sml_training_options *o) {
   if (is_ok && !is_all) is_ok = predict_model(o, o->model_file ? o->model_file : o->model_name, rows, &num_rows);
   for (const struct sml_training_builtin *each = sml_training_builtins; is_ok && is_all && each->name; each++)
     is_ok = predict_model(o, each->name, rows, &num_rows);
-  const bool is_printed =
-      is_ok &&
-      print_rows(
-          o, rows, num_rows,
-          "# An iteration: computing alone, the link alone, both with SwitchML; with a ring, "
-          "in buckets of 25 MiB if that is better;\n# gloo: as a ring, but a reduce-scatter is an all-reduce, as in "
-          "PyTorch. speedup: ring_ms / predicted_ms. "
-          "Computing: published or estimated, --list says which.\n");
+  char heading[400];
+  snprintf(heading, sizeof heading,
+           "# An iteration: computing alone, the link alone, both with SwitchML; with a ring%s.\n"
+           "# speedup: ring_ms / predicted_ms. Computing: published or estimated, --list says which.\n",
+           o->is_sharded ? "; with Gloo,\n# a ring whose reduce-scatters are all-reduces, as in PyTorch"
+                         : ", in buckets of 25 MiB if that is better");
+  const bool is_printed = is_ok && print_rows(o, rows, num_rows, heading);
   free(rows);
   return is_printed ? SML_BENCH_OK : is_ok ? SML_BENCH_FAILED : SML_BENCH_USAGE;
 }
