@@ -264,11 +264,12 @@ json_t *sml_doctor_fetch_status(struct sml_doctor *d, const struct sml_doctor_ta
 
 /* --- the key, and membership --- */
 
-/* As ranks would ask for it, if that is shorter. */
+/* As ranks would ask for it, if that is shorter, but not below what the checks take. */
 static uint64_t lease_ns(void) {
   const char *text = getenv("SWITCHML_LEASE");
   const double lease_s = text ? strtod(text, NULL) : 0;
-  return lease_s >= LEAST_LEASE_S && lease_s * 1e9 < (double)LEASE_NS ? (uint64_t)(lease_s * 1e9) : LEASE_NS;
+  if (!(lease_s > 0 && lease_s * 1e9 < (double)LEASE_NS)) return LEASE_NS;
+  return (uint64_t)((lease_s > LEAST_LEASE_S ? lease_s : LEAST_LEASE_S) * 1e9);
 }
 
 static bool join(struct sml_exchange *x, struct sml_doctor_target *t) {
