@@ -239,6 +239,8 @@ def test_keys():
             expect(7, "key", "has a key, but the aggregator has none", "unset SWITCHML_KEY_FILE", plain.address,
                    SWITCHML_KEY_FILE=right)
             expect(7, "key", "open|readable|permission|others", "owner alone", keyed.address, SWITCHML_KEY_FILE=open_to_all)
+            expect(7, "key", "has no key 'blue'", "SWITCHML_KEY_NAME must be", keyed.address, SWITCHML_KEY_FILE=right,
+                   SWITCHML_KEY_NAME="blue")
 
 
 def test_full_pool():

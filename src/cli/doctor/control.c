@@ -334,9 +334,8 @@ bool sml_doctor_check_key(struct sml_doctor *d, struct sml_doctor_target *t) {
   if (!x) {
     d->is_broken = true;
   } else if (!sml_status_read_key(&t->source, error, sizeof error)) {
-    sml_doctor_find(d, SML_DOCTOR_KEY, "key", SML_FINDING_FAILED, NULL,
-                    "SWITCHML_KEY_FILE must name a file of lines 'NAME 32-HEX-DIGITS' that its owner alone can read",
-                    "%s", error);
+    sml_doctor_find(d, SML_DOCTOR_KEY, "key", SML_FINDING_FAILED, NULL, sml_doctor_advise_on_key_file(error), "%s",
+                    error);
   } else if (sml_exchange_open(x, t->text, &t->source.addr, sml_clock_ns() + sml_doctor_patience(d, PATIENCE_NS)) &&
              join(x, t)) {
     is_joined = true;

@@ -117,6 +117,8 @@ void sml_doctor_check_host(struct sml_doctor *d);        /* host.c */
 extern const char *const sml_doctor_variables[];
 /* The known variable that is most like it; NULL: none is like it. is_known: it is one itself. */
 const char *sml_doctor_nearest_variable(const char *name, bool *is_known);
+/* What to change where no key is read; why: the sentence that says so. */
+const char *sml_doctor_advise_on_key_file(const char *why);
 
 /* Time of an all-reduce at k aggregators over that of a ring, for n workers whose links are worker_mbps wide. */
 double sml_doctor_slowdown(uint32_t num_workers, uint32_t num_aggregators, double worker_mbps, double aggregator_mbps);

@@ -48,6 +48,12 @@ static void find_unknown(struct sml_doctor *d) {
   }
 }
 
+const char *sml_doctor_advise_on_key_file(const char *why) {
+  return strstr(why, "has no key '")
+             ? "SWITCHML_KEY_NAME must be the name of a key in that file"
+             : "SWITCHML_KEY_FILE must name a file of lines 'NAME 32-HEX-DIGITS' that its owner alone can read";
+}
+
 /* The library says itself what it does not take; a job of one rank needs no network. */
 static void find_bad_values(struct sml_doctor *d) {
   sml_context *context = NULL;
@@ -58,8 +64,7 @@ static void find_bad_values(struct sml_doctor *d) {
   if (status == SML_OK) status = sml_job_create(context, &options, &job);
   if (status == SML_ERR_KEY || (status != SML_OK && strstr(sml_error_detail(), "key")))
     sml_doctor_find(d, SML_DOCTOR_KEY, "key", SML_FINDING_FAILED, NULL,
-                    "SWITCHML_KEY_FILE must name a file of lines 'NAME 32-HEX-DIGITS' that its owner alone can read",
-                    "%s", sml_error_detail());
+                    sml_doctor_advise_on_key_file(sml_error_detail()), "%s", sml_error_detail());
   else if (status != SML_OK)
     sml_doctor_find(d, SML_DOCTOR_SETTINGS, "environment", SML_FINDING_FAILED,
                     json_pack("{s:i}", "status", (int)status), "correct it: every rank ends with this sentence", "%s",
