@@ -397,10 +397,11 @@ def test_one_address_leaves_room():
             connection.close()
 
 
-def ask_for(port, host):
-    """(status, text); host None: the request has none."""
+def ask_for(port, *hosts):
+    """(status, text) of a request with these Host fields."""
     with socket.create_connection(("127.0.0.1", port), timeout=10 * e2e.PATIENCE) as connection:
-        connection.sendall(b"GET /api/status HTTP/1.0\r\n" + (f"Host: {host}\r\n".encode() if host else b"") + b"\r\n")
+        fields = "".join(f"Host: {host}\r\n" for host in hosts)
+        connection.sendall(f"GET /api/status HTTP/1.0\r\n{fields}\r\n".encode())
         answer = b""
         while part := connection.recv(65536):
             answer += part
@@ -414,9 +415,12 @@ def test_pages_of_others_cannot_read_the_status():
         for host in "evil.example", f"evil.example:{port}", "agg.evil.example", "127.0.0.1.evil.example", "0":
             status, text = ask_for(port, host)
             assert status == 421 and "--http-host" in text and "address" in text, (host, status, text)
-        for host in "127.0.0.1", f"127.0.0.1:{port}", "[::1]", "localhost", f"agg:{port}", "AGG.example.org", None:
+        for host in "127.0.0.1", f"127.0.0.1:{port}", "[::1]", "localhost", f"agg:{port}", "AGG.example.org":
             status, text = ask_for(port, host)
             assert status == 200 and json.loads(text)["jobs"] == [], (host, status, text)
+        assert ask_for(port)[0] == 200
+        for hosts in ("agg", "evil.example"), ("evil.example", "agg"), ("agg", ""): # whichever a proxy looks at
+            assert ask_for(port, *hosts)[0] == 421, hosts
     with daemon() as (_, port):
         assert ask_for(port, "agg")[0] == 421
     wrong = subprocess.run([e2e.SWITCHMLD, "--listen", "127.0.0.1:0", "--http-host", "agg:9477"], env=e2e.environment(),

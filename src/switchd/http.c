@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <strings.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -200,9 +201,25 @@ static void *run(void *argument) {
 
 /* ---- requests ---- */
 
+struct hosts {
+  const char *names;
+  bool has_other;
+};
+
+static enum MHD_Result look_at_host(void *argument, enum MHD_ValueKind kind, const char *name, const char *value) {
+  struct hosts *hosts = argument;
+  (void)kind;
+  if (strcasecmp(name, MHD_HTTP_HEADER_HOST) == 0 && (value == NULL || !sml_http_host_is_ours(value, hosts->names)))
+    hosts->has_other = true;
+  return MHD_YES;
+}
+
+/* By each Host that the request has: a proxy may have gone by another one of them than the first. Whoever says none is
+ * no browser. */
 static bool is_for_us(const struct sml_http *http, struct MHD_Connection *connection) {
-  const char *host = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_HOST);
-  return host == NULL || sml_http_host_is_ours(host, http->names); /* whoever says none is no browser */
+  struct hosts hosts = {.names = http->names};
+  (void)MHD_get_connection_values(connection, MHD_HEADER_KIND, look_at_host, &hosts);
+  return !hosts.has_other;
 }
 
 static enum MHD_Result take_request(void *argument, struct MHD_Connection *connection, const char *path,
