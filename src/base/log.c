@@ -10,6 +10,8 @@
 #include "base/writer.h"
 
 #define LINES_PER_S 200u
+#define LINES_OF_ONE 100u   /* of these */
+#define TENANT_COUNTS 1024u /* by a hash of the name: names are the operator's choice, and need no more than chance */
 #define LINE_BYTES 1024u
 
 static const char *const level_names[] = {"error", "warning", "info", "debug"};
@@ -19,6 +21,7 @@ static struct {
   pthread_mutex_t lock;
   time_t second; /* the counts are of this one */
   uint32_t num_lines, num_left_out;
+  uint8_t num_lines_of[TENANT_COUNTS];
   _Atomic uint64_t all_left_out; /* of all seconds */
 } log_state = {.level = SML_LOG_INFO, .lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -136,8 +139,14 @@ static void put_line(const struct line *line) {
 
 /* --- how many --- */
 
+static uint64_t hash(const char *text) {
+  uint64_t sum = 0;
+  for (; *text; text++) sum = sml_mix64(sum * 31 + (uint8_t)*text);
+  return sum;
+}
+
 /* With the lock. At the first line of a second, those of the one before that were left out are told. */
-static bool may_write(enum sml_log_level level, const struct timespec *now) {
+static bool may_write(const char *tenant, enum sml_log_level level, const struct timespec *now) {
   if (log_state.second != now->tv_sec) {
     if (log_state.num_left_out > 0) {
       struct line line;
@@ -146,21 +155,25 @@ static bool may_write(enum sml_log_level level, const struct timespec *now) {
     }
     log_state.second = now->tv_sec;
     log_state.num_lines = log_state.num_left_out = 0;
+    memset(log_state.num_lines_of, 0, sizeof log_state.num_lines_of);
   }
-  const bool is_written = level == SML_LOG_ERROR || log_state.num_lines < LINES_PER_S;
+  uint8_t *num_of = tenant != NULL ? &log_state.num_lines_of[hash(tenant) % TENANT_COUNTS] : NULL;
+  const bool has_share = num_of == NULL || *num_of < LINES_OF_ONE;
+  const bool is_written = level == SML_LOG_ERROR || (log_state.num_lines < LINES_PER_S && has_share);
   log_state.num_lines += is_written;
+  if (num_of != NULL && has_share) *num_of += is_written;
   log_state.num_left_out += !is_written;
   if (!is_written) atomic_fetch_add_explicit(&log_state.all_left_out, 1, memory_order_relaxed); /* a figure */
   return is_written;
 }
 
-void sml_log_event(enum sml_log_level level, const char *event, const struct sml_log_field *fields, size_t num_fields,
-                   const char *sentence) {
+void sml_log_event_of(const char *tenant, enum sml_log_level level, const char *event,
+                      const struct sml_log_field *fields, size_t num_fields, const char *sentence) {
   if ((int)level > atomic_load_explicit(&log_state.level, memory_order_relaxed)) return;
   struct timespec now;
   clock_gettime(CLOCK_REALTIME, &now);
   pthread_mutex_lock(&log_state.lock);
-  if (may_write(level, &now)) {
+  if (may_write(tenant, level, &now)) {
     struct line line;
     begin_line(&line, &now, level);
     add_value(&line, event);
@@ -168,6 +181,11 @@ void sml_log_event(enum sml_log_level level, const char *event, const struct sml
     put_line(&line);
   }
   pthread_mutex_unlock(&log_state.lock);
+}
+
+void sml_log_event(enum sml_log_level level, const char *event, const struct sml_log_field *fields, size_t num_fields,
+                   const char *sentence) {
+  sml_log_event_of(NULL, level, event, fields, num_fields, sentence);
 }
 
 uint64_t sml_log_num_left_out(void) {

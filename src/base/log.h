@@ -23,6 +23,10 @@ struct sml_log_field {
  * the writer's, is said afterwards. */
 void sml_log_event(enum sml_log_level level, const char *event, const struct sml_log_field *fields, size_t num_fields,
                    const char *sentence);
+/* Likewise, of an event that somebody else caused: a tenant by its name, or ("") whoever has none. Each may cause 100
+ * lines a second, so that none of them hides what others cause. */
+void sml_log_event_of(const char *tenant, enum sml_log_level level, const char *event,
+                      const struct sml_log_field *fields, size_t num_fields, const char *sentence);
 
 /* Lines that were left out since the process began, for either reason. */
 uint64_t sml_log_num_left_out(void);

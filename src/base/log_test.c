@@ -88,6 +88,26 @@ static void test_flood_is_limited(void **state) {
   assert_non_null(strstr(captured, "log_lines_left_out count="));
 }
 
+static void log_flood_of_one(void) {
+  for (uint32_t i = 0; i < 5000; i++) sml_log_event_of("loud", SML_LOG_INFO, "flood", NULL, 0, "");
+  for (uint32_t i = 0; i < 5000; i++) sml_log_event_of("", SML_LOG_DEBUG, "none", NULL, 0, "");
+  sml_log_event_of("quiet", SML_LOG_INFO, "tenant heard", NULL, 0, "");
+  sml_log_event_of("loud", SML_LOG_ERROR, "error heard", NULL, 0, "");
+  sml_log_event(SML_LOG_INFO, "own heard", NULL, 0, "");
+}
+
+static void test_one_tenant_hides_no_other(void **state) {
+  (void)state;
+  sleep(1); /* the flood of before is over */
+  sml_log_set_level(SML_LOG_INFO);
+  capture(log_flood_of_one);
+  sml_log_set_level(SML_LOG_DEBUG);
+  assert_in_range(count_lines(), 103, 205); /* a second may have begun in between */
+  assert_non_null(strstr(captured, "info tenant heard\n"));
+  assert_non_null(strstr(captured, "error error heard\n"));
+  assert_non_null(strstr(captured, "info own heard\n"));
+}
+
 static const struct sml_log_field fields[] = {{"job", "x", 0},          {"rank", NULL, 3},
                                               {"said", "two words", 0}, {"odd", "a\"b\\c\n\xff", 0},
                                               {"none", "", 0},          {"pair", "A=1", 0}};
@@ -141,8 +161,9 @@ static void test_cut_json_is_json(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_levels),           cmocka_unit_test(test_long_line_is_cut),
-      cmocka_unit_test(test_flood_is_limited), cmocka_unit_test(test_events_as_text),
-      cmocka_unit_test(test_events_as_json),   cmocka_unit_test(test_cut_json_is_json),
+      cmocka_unit_test(test_flood_is_limited), cmocka_unit_test(test_one_tenant_hides_no_other),
+      cmocka_unit_test(test_events_as_text),   cmocka_unit_test(test_events_as_json),
+      cmocka_unit_test(test_cut_json_is_json),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

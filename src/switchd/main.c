@@ -88,12 +88,13 @@ static void log_note(void *user, const struct sml_aggd_note *note) {
       {"epoch", epoch, 0},
       {is_of_rank ? "rank" : "ranks", NULL, is_of_rank ? note->rank : note->world_size},
       {"key", note->key_name, 0}};
+  const char *tenant = d->settings.aggd.num_keys > 0 ? note->key_name : NULL; /* without keys nobody's name is proved */
   snprintf(epoch, sizeof epoch, "%08x", note->epoch);
   const struct sml_log_field refused[] = {{"job", note->job_name, 0}, {"rank", NULL, note->rank}};
   const size_t num_fields = note->job_name[0] == 0 ? 0 : SML_ARRAY_LEN(fields) - (note->key_name[0] == 0);
   if (num_fields > 0 && strcmp(note->name, "join_refused") == 0)
-    sml_log_event(level, note->name, refused, SML_ARRAY_LEN(refused), note->text);
-  else sml_log_event(level, note->name, fields, num_fields, note->text);
+    sml_log_event_of(tenant, level, note->name, refused, SML_ARRAY_LEN(refused), note->text);
+  else sml_log_event_of(tenant, level, note->name, fields, num_fields, note->text);
 }
 
 static char *render_status(void *user, const struct sml_snapshot *snapshot, const char *key_name) {
