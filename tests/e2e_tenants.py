@@ -4,6 +4,7 @@
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import tempfile
@@ -134,6 +135,19 @@ def test_who_finds_no_room_is_told_and_logged():
         assert lines and lines[0] == "1", daemon.text()
         for member in members:
             member.close()
+
+
+def test_strangers_keep_no_descriptors_from_ranks():
+    """Where the system has fewer than --max-connections, too."""
+    with e2e.Daemon() as daemon:
+        pid = daemon.process.pid
+        limit = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (len(os.listdir(f"/proc/{pid}/fd")) + 10, limit[1]))
+        strangers = [peer.Control(daemon.port, f"127.0.0.{number}") for number in range(2, 42)]
+        members = [peer.Member(daemon.port, rank, 2) for rank in range(2)]
+        peer.join_all(members) # which waits for a second, and strangers may say nothing for 5 s
+        for connection in strangers + members:
+            connection.close()
 
 
 def test_networks_that_are_let_in():

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <stdio.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -250,25 +251,40 @@ static uint32_t find_free(const struct sml_aggd *a) {
   return i;
 }
 
-/* A number for a new connection, or max_connections. Ranks join as soon as they are connected: who has been here
- * longest without, or is only told good-bye, makes room. Strangers can't keep ranks out by being many. */
-static uint32_t find_room(struct sml_aggd *a) {
-  uint32_t i = find_free(a), leaving = a->options.max_connections;
-  if (i < a->options.max_connections) return i;
-  for (i = 0; i < a->options.max_connections; i++) {
+/* Ranks join as soon as they are connected: who has been here longest without, or is only told good-bye, makes room.
+ * Strangers can't keep ranks out by being many. */
+static bool make_room(struct sml_aggd *a) {
+  const uint32_t num = a->options.max_connections;
+  uint32_t leaving = num;
+  for (uint32_t i = 0; i < num; i++) {
     const struct conn *c = &a->conns[i];
-    bool is_first = leaving == a->options.max_connections || c->linger_until_ns < a->conns[leaving].linger_until_ns;
+    bool is_first = leaving == num || c->linger_until_ns < a->conns[leaving].linger_until_ns;
     if (c->state == CONN_LINGERING && is_first) leaving = i;
   }
-  if (leaving < a->options.max_connections) {
+  if (leaving < num) {
     free_conn(&a->conns[leaving]);
-    return leaving;
+    return true;
   }
-  if (!sml_registry_on_full(a->registry, a->now_ns)) return a->options.max_connections;
+  if (!sml_registry_on_full(a->registry, a->now_ns)) return false;
   drain_effects(a);
-  for (i = 0; i < a->options.max_connections; i++)
+  for (uint32_t i = 0; i < num; i++)
     if (a->conns[i].state == CONN_LINGERING) free_conn(&a->conns[i]);
-  return find_free(a);
+  return true;
+}
+
+/* A number for a new connection, or max_connections. */
+static uint32_t find_room(struct sml_aggd *a) {
+  const uint32_t i = find_free(a);
+  return i < a->options.max_connections || !make_room(a) ? i : find_free(a);
+}
+
+/* Nobody was accepted. True: the next one may be. */
+static bool recover(struct sml_aggd *a, int error) {
+  /* The system has fewer descriptors for us than --max-connections. It says so even if nobody waits. */
+  struct pollfd listener = {.fd = a->listen_fd, .events = POLLIN};
+  if (error == EMFILE && poll(&listener, 1, 0) == 1 && make_room(a)) return true;
+  if (error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM) watch_listener(a, false);
+  return error == ECONNABORTED || error == EINTR;
 }
 
 /* As the other ranks know it. */
@@ -284,11 +300,7 @@ static bool accept_one(struct sml_aggd *a) {
   struct sockaddr_storage from = {0};
   socklen_t from_bytes = sizeof from;
   int fd = sml_fd_raise(accept4(a->listen_fd, (struct sockaddr *)&from, &from_bytes, SOCK_NONBLOCK | SOCK_CLOEXEC));
-  if (fd < 0) {
-    int error = errno;
-    if (error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM) watch_listener(a, false);
-    return error == ECONNABORTED || error == EINTR;
-  }
+  if (fd < 0) return recover(a, errno);
   struct sml_addr addr = {.num_bytes = (uint8_t)sml_min_u64(from_bytes, sizeof addr.bytes)};
   memcpy(addr.bytes, &from, addr.num_bytes);
   if (!sml_tenants_let_in(&a->tenants, &addr)) {
