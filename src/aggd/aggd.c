@@ -153,6 +153,18 @@ static bool begin_epoch(struct sml_aggd *a, const struct sml_effect *e) {
   return has_begun;
 }
 
+/* Whoever answers on a connection is at its address. */
+static bool expect_hello(struct sml_aggd *a, const struct sml_effect *e) {
+  struct sockaddr_storage peer = {0};
+  socklen_t peer_bytes = sizeof peer;
+  struct sml_addr addr = {.num_bytes = 0};
+  if (getpeername(a->conns[e->conn].fd, (struct sockaddr *)&peer, &peer_bytes) == 0) {
+    addr.num_bytes = (uint8_t)sml_min_u64(peer_bytes, sizeof addr.bytes);
+    memcpy(addr.bytes, &peer, addr.num_bytes);
+  }
+  return sml_lanes_expect_hello(a->lanes, e->job, e->rank, e->nonce, sml_addr_host(&addr));
+}
+
 static bool carry_out(struct sml_aggd *a, const struct sml_effect *e) {
   switch (e->kind) {
     case SML_EFFECT_SEND: send_message(a, e->conn, e->message); break;
@@ -161,7 +173,7 @@ static bool carry_out(struct sml_aggd *a, const struct sml_effect *e) {
       sml_channel_set_key(&a->conns[e->conn].buffers->channel, e->key, e->worker_nonce, e->daemon_nonce);
       break;
     case SML_EFFECT_OPEN_JOB: return begin_epoch(a, e);
-    case SML_EFFECT_EXPECT_HELLO: return sml_lanes_expect_hello(a->lanes, e->job, e->rank, e->nonce);
+    case SML_EFFECT_EXPECT_HELLO: return expect_hello(a, e);
     case SML_EFFECT_FORGET_RANK: sml_lanes_forget_rank(a->lanes, e->job, e->rank); break;
     case SML_EFFECT_START_JOB: return begin_epoch(a, e);
     case SML_EFFECT_DEPART: sml_lanes_depart(a->lanes, e->job, e->ranks, e->world_size); break;

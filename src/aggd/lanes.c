@@ -57,7 +57,10 @@ static void run_command(struct sml_engine_command *base, void *engine, uint64_t 
       c->is_done_well = sml_aggregator_engine_open_job(engine, c->job, c->epoch, c->world_size, c->seal);
       if (c->is_done_well) sml_aggregator_engine_offer_group(engine, c->job, &c->group);
       break;
-    case VERB_EXPECT: c->is_done_well = sml_aggregator_engine_expect_hello(engine, c->job, c->rank, c->nonce); break;
+    case VERB_EXPECT:
+      c->is_done_well = sml_aggregator_engine_expect_hello(engine, c->job, c->rank, c->nonce);
+      if (c->is_done_well) sml_aggregator_engine_know_host(engine, c->job, c->rank, c->host);
+      break;
     case VERB_FORGET: sml_aggregator_engine_forget_rank(engine, c->job, c->rank); break;
     case VERB_START:
       /* Here, so that its pages are of this thread's node. */
@@ -106,6 +109,7 @@ static void command_all(struct sml_lanes *lanes, const struct lane_command *comm
     lane->command.ranks = command->ranks;
     lane->command.world_size = command->world_size;
     lane->command.nonce = command->nonce;
+    lane->command.host = command->host;
     lane->command.seal = command->seal;
     lane->command.aggregator = NULL;
     lane->command.group.num_bytes = 0;
@@ -130,8 +134,8 @@ bool sml_lanes_open_job(struct sml_lanes *lanes, uint16_t job, uint32_t epoch, u
   return is_open;
 }
 
-bool sml_lanes_expect_hello(struct sml_lanes *lanes, uint16_t job, uint32_t rank, uint64_t nonce) {
-  struct lane_command command = {.verb = VERB_EXPECT, .job = job, .rank = rank, .nonce = nonce};
+bool sml_lanes_expect_hello(struct sml_lanes *lanes, uint16_t job, uint32_t rank, uint64_t nonce, uint64_t host) {
+  struct lane_command command = {.verb = VERB_EXPECT, .job = job, .rank = rank, .nonce = nonce, .host = host};
   bool is_expected = true;
   command_all(lanes, &command);
   for (uint32_t l = 0; l < lanes->num_lanes; l++) {

@@ -38,7 +38,7 @@ uint64_t sml_lanes_watch(struct sml_lanes *lanes, uint64_t now_ns);
 /* The next job whose switch has gone, once each; sml_lanes_failure() says why. False: none left. */
 bool sml_lanes_next_lost(struct sml_lanes *lanes, uint16_t *job_out, uint32_t *epoch_out);
 /* False: out of memory, as above. */
-bool sml_lanes_expect_hello(struct sml_lanes *lanes, uint16_t job, uint32_t rank, uint64_t nonce);
+bool sml_lanes_expect_hello(struct sml_lanes *lanes, uint16_t job, uint32_t rank, uint64_t nonce, uint64_t host);
 void sml_lanes_forget_rank(struct sml_lanes *lanes, uint16_t job, uint32_t rank); /* it left before the start */
 void sml_lanes_depart(struct sml_lanes *lanes, uint16_t job, const uint64_t *ranks, uint32_t world_size); /* a bitmap */
 void sml_lanes_close_job(struct sml_lanes *lanes, uint16_t job);

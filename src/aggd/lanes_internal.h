@@ -29,7 +29,7 @@ struct lane_command {
   enum verb verb;
   uint16_t job;
   uint32_t epoch, rank, world_size;
-  uint64_t nonce;
+  uint64_t nonce, host;
   const struct sml_seal *seal;       /* OPEN, START; the caller's, who waits */
   const uint16_t *contributors;      /* START; likewise */
   const uint64_t *ranks;             /* DEPART; likewise: a bitmap */

@@ -80,7 +80,7 @@ enum sml_effect_kind {
   SML_EFFECT_SET_KEY,      /* on conn's channel, after what was sent: key, worker_nonce, daemon_nonce */
   SML_EFFECT_CLOSE,        /* conn, after what was sent; the registry has forgotten it */
   SML_EFFECT_OPEN_JOB,     /* on every lane's engine: job, epoch, world_size, key, secret */
-  SML_EFFECT_EXPECT_HELLO, /* on every lane's engine: job, epoch, rank, nonce */
+  SML_EFFECT_EXPECT_HELLO, /* on every lane's engine: conn, job, epoch, rank, nonce */
   SML_EFFECT_FORGET_RANK,  /* on every lane's engine: job, rank; it has gone before the start */
   SML_EFFECT_START_JOB,    /* on the first message->u.start.num_lanes engines: key, secret; also for a new epoch */
   SML_EFFECT_DEPART,       /* on every lane's engine: job, world_size, ranks */

@@ -292,6 +292,7 @@ static void welcome(struct sml_registry *r, const struct sml_job_entry *job, uin
   memcpy(m->u.welcome.salt, job->salt, sizeof job->salt);
   sml_registry_offer_group(r, c->job, &m->u.welcome);
   struct sml_effect *effect = sml_registry_emit(r, SML_EFFECT_EXPECT_HELLO);
+  effect->conn = conn;
   effect->job = c->job;
   effect->epoch = job->epoch;
   effect->rank = c->rank;

@@ -81,11 +81,35 @@ static void fill_pending(struct sml_aggregator_engine *e, const struct sml_heade
   else sml_wire_seal(frame, &answer, &job->seal);
 }
 
+/* A greeting from another host than the rank's may have a forged source. Then whoever is there must not be flooded for
+ * small questions: like a QUIC server, at most three times what came from there is answered, and what results have
+ * brought anyway. An honest rank with two addresses gets along with that. */
+#define ANSWER_FACTOR 3u
+
+static uint64_t unproved_room(const struct job *job, const struct sml_member *m) {
+  const uint64_t most = ANSWER_FACTOR * (m->traffic.num_bytes + m->traffic.hello_bytes) + job->result_bytes;
+  return most - sml_min_u64(most, m->answered_bytes);
+}
+
+uint32_t sml_answer_afford(struct sml_aggregator_engine *e, uint16_t number, uint32_t contributor, uint32_t num,
+                           uint32_t frame_bytes) {
+  struct job *job = e->jobs[number];
+  struct sml_member *m = &job->members.all[job->members.leads[contributor]];
+  if (!m->is_unproved) return num;
+  const uint32_t num_paid = (uint32_t)sml_min_u64(num, unproved_room(job, m) / frame_bytes);
+  m->answered_bytes += (uint64_t)num_paid * frame_bytes;
+  job->num_drops[SML_DROP_WRONG_SOURCE] += num - num_paid;
+  const uint64_t num_before = atomic_load_explicit(&e->num_drops[SML_DROP_WRONG_SOURCE], memory_order_relaxed);
+  atomic_store_explicit(&e->num_drops[SML_DROP_WRONG_SOURCE], num_before + num - num_paid, memory_order_relaxed);
+  return num_paid;
+}
+
 /* All frames go to one contributor and are equally long, so the kernel takes them as one. */
 void sml_answer_pending(struct sml_aggregator_engine *e, const struct sml_header *h, uint32_t num, uint16_t flags) {
   struct sml_netio *io = e->options.io;
   struct job *job = e->jobs[h->job];
   const uint32_t frame_bytes = sml_head_bytes(job->seal.is_keyed) + bitmap_bytes_of(e, job);
+  num = sml_answer_afford(e, h->job, h->rank, num, frame_bytes);
   while (num > 0) {
     struct sml_tx_burst burst;
     io->ops->tx_reserve(io, frame_bytes, &burst);

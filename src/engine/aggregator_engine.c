@@ -62,11 +62,14 @@ static void fill_result(struct sml_aggregator_engine *e, uint8_t *frame, const s
   else sml_wire_seal(frame, &h, &job->seal);
 }
 
-static uint32_t frame_bytes_of(struct sml_aggregator_engine *e, const struct outgoing *out) {
-  const struct job *job = e->jobs[out->job];
+static uint32_t result_frame_bytes(const struct job *job, uint32_t cell) {
   struct sml_header h;
-  sml_aggregator_result(job->aggregator, out->cell, &h);
+  sml_aggregator_result(job->aggregator, cell, &h);
   return sml_head_bytes(job->seal.is_keyed) + h.payload_bytes;
+}
+
+static uint32_t frame_bytes_of(struct sml_aggregator_engine *e, const struct outgoing *out) {
+  return result_frame_bytes(e->jobs[out->job], out->cell);
 }
 
 /* Between a verdict and the end of its pass the cell may start over: a late packet of phase p asked for the
@@ -239,8 +242,10 @@ static void note_first(const struct sml_aggregator_engine *e, struct job *job, c
   if (is_measured(d)) job->waits_since_ns = e->now_ns;
 }
 
-static void note_complete(const struct sml_aggregator_engine *e, struct job *job, const struct sml_decision *d) {
+static void note_complete(const struct sml_aggregator_engine *e, struct job *job, const struct sml_header *h,
+                          const struct sml_decision *d) {
   job->num_results++;
+  job->result_bytes += sml_head_bytes(job->seal.is_keyed) + h->payload_bytes;
   job->futile = (struct sml_futile){0};
   sml_bulk_note_result(&job->bulk, !d->is_first);
   job->bulk.num_open -= d->num_passed;
@@ -269,11 +274,12 @@ static void execute(struct sml_aggregator_engine *e, const struct sml_header *h,
       break;
     case SML_VERDICT_COMPLETE:
       sum(e, job, h, payload, d->cell, d->is_first);
-      note_complete(e, job, d);
+      note_complete(e, job, h, d);
       e->results[e->num_results++] = answer_of(job, h, d);
       break;
     case SML_VERDICT_REPEAT:
       if (h->type == SML_PACKET_UPDATE) count_drop(e, SML_DROP_NEEDLESS, h);
+      if (sml_answer_afford(e, h->job, h->rank, 1, result_frame_bytes(job, d->cell)) == 0) break;
       job->members.all[job->members.leads[h->rank]].traffic.num_repeats++;
       e->repeats[e->num_repeats++] = answer_of(job, h, d);
       record(e, SML_TRACE_RESULT_REPEATED, h->job,
@@ -337,6 +343,7 @@ static void take_hello(struct sml_aggregator_engine *e, const struct sml_header 
          (struct sml_record){.rank = h->rank, .value = sml_head_bytes_of(h) + h->payload_bytes});
   m->addr = *from;
   m->is_registered = true;
+  m->is_unproved = m->host != 0 && sml_addr_host(from) != 0 && sml_addr_host(from) != m->host;
   note_place(e, hello, m);
   m->traffic.num_hellos++;
   m->traffic.hello_bytes = sml_max_u32(m->traffic.hello_bytes, sml_head_bytes_of(h) + h->payload_bytes);

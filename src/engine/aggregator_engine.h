@@ -61,6 +61,9 @@ bool sml_aggregator_engine_open_job(struct sml_aggregator_engine *engine, uint16
 /* Memory grows with the ranks that have come. False: no memory. */
 bool sml_aggregator_engine_expect_hello(struct sml_aggregator_engine *engine, uint16_t job, uint32_t rank,
                                         uint64_t nonce);
+/* The rank that is expected is at this host (sml_addr_host), as somebody has seen. 0, the default: anywhere. If its
+ * HELLO comes from elsewhere, its address may be forged: there it is repeated and told little more than it has sent. */
+void sml_aggregator_engine_know_host(struct sml_aggregator_engine *engine, uint16_t job, uint32_t rank, uint64_t host);
 /* The rank has gone before the start. */
 void sml_aggregator_engine_forget_rank(struct sml_aggregator_engine *engine, uint16_t job, uint32_t rank);
 struct sml_aggregator *sml_aggregator_engine_start_job(struct sml_aggregator_engine *engine, uint16_t job,

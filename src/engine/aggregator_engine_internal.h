@@ -23,6 +23,7 @@ struct job {
   struct sml_seal seal;
   struct sml_aggregator *aggregator; /* NULL until started */
   uint64_t num_results;      /* complete sums; each goes to all */
+  uint64_t result_bytes;     /* of each of them once, or of its last update */
   uint64_t seen_results;     /* num_results at the end of the last pass with packets */
   uint64_t num_drops[SML_NUM_DROPS];
   uint64_t progress_ns;   /* the last pass that completed a slot; 0: none did */
@@ -91,6 +92,9 @@ void sml_engine_send(struct sml_aggregator_engine *e, const struct sml_header *h
                      const struct sml_seal *seal, const struct sml_addr *to);
 void sml_answer_error(struct sml_aggregator_engine *e, const uint8_t *frame, const struct sml_header *h,
                       const struct sml_addr *to, uint64_t now_ns);
+/* So many of `num` frames may a contributor get that are no new results. The rest are counted as WRONG_SOURCE. */
+uint32_t sml_answer_afford(struct sml_aggregator_engine *e, uint16_t number, uint32_t contributor, uint32_t num,
+                           uint32_t frame_bytes);
 /* h: num headers, for one contributor. */
 void sml_answer_pending(struct sml_aggregator_engine *e, const struct sml_header *h, uint32_t num, uint16_t flags);
 /* Just after that, of a one-way window's fence, or chunk that only some contribute to: the others whom it waits for are

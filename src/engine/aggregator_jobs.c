@@ -29,6 +29,11 @@ bool sml_aggregator_engine_expect_hello(struct sml_aggregator_engine *e, uint16_
   return sml_members_expect(&job->members, rank, nonce);
 }
 
+void sml_aggregator_engine_know_host(struct sml_aggregator_engine *e, uint16_t number, uint32_t rank, uint64_t host) {
+  SML_ASSERT(e->jobs[number] != NULL);
+  sml_members_find(&e->jobs[number]->members, rank)->host = host;
+}
+
 void sml_aggregator_engine_forget_rank(struct sml_aggregator_engine *e, uint16_t number, uint32_t rank) {
   struct job *job = e->jobs[number];
   SML_ASSERT(job != NULL && rank < job->members.world_size);

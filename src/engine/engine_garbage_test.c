@@ -115,6 +115,83 @@ static void random_frames_change_nothing(void **state) {
   world_destroy(w);
 }
 
+/* ---- forged sources ---- */
+
+#define NUM_FORGED 40u
+#define FORGED_CHUNK_BYTES 1024u
+
+struct asker {
+  uint8_t update[SML_HEADER_BYTES + SML_KEYED_BYTES + FORGED_CHUNK_BYTES]; /* of rank 0 */
+  uint32_t update_bytes;
+};
+
+static bool keep_update(void *user, const struct world_port *to, const uint8_t *data, uint32_t num_bytes) {
+  struct asker *asker = user;
+  struct sml_header h;
+  if (!to->is_aggregator || sml_wire_open(data, num_bytes, &h) != SML_WIRE_OK) return false;
+  if (h.type == SML_PACKET_UPDATE && h.rank == 0) memcpy(asker->update, data, asker->update_bytes = num_bytes);
+  return false;
+}
+
+/* A job sums something, and then a rank asks again and again: bytes that the aggregator sent for each that came. */
+static double count_answers(uint64_t host, uint8_t way) {
+  struct asker asker = {.update_bytes = 0};
+  struct world_options options = small_world(1);
+  options.world_size = NUM_FORGED;
+  options.chunk_bytes = FORGED_CHUNK_BYTES;
+  options.is_unchecked = true;
+  options.is_one_way = way != SML_REDUCE_SUM;
+  options.on_frame = keep_update;
+  options.user = &asker;
+  struct world *w = world_create(&options);
+  const struct world_port *aggregator = &w->aggregator_ports[0], *rank = &w->worker_ports[0][0];
+  world_open_job(w, 0, 77);
+  for (uint32_t r = 0; r < NUM_FORGED && host != 0; r++)
+    sml_aggregator_engine_know_host(w->aggregators[0], w->jobs[0].number, r, host);
+  assert_true(world_exchange_hellos(w, 0));
+  world_start_job(w, 0);
+  struct world_call *call = make_call(w, 0, 10 * FORGED_CHUNK_BYTES / 4, 3);
+  world_call_submit_all(call);
+  assert_true(world_call_run(call, LIMIT_NS));
+  assert_null(world_call_check(call));
+  struct sml_header h;
+  assert_int_equal(sml_wire_open(asker.update, asker.update_bytes, &h), SML_WIRE_OK);
+  h.type = SML_PACKET_PROBE;
+  h.flags = h.payload_bytes = 0;
+  if (way != SML_REDUCE_SUM) { /* the next chunk of the window, which all others wait for as well */
+    h.reducer = way;
+    h.slot = (uint16_t)(w->jobs[0].worker.slot_base + sml_window_base(way, NUM_SLOTS));
+    h.phase = SML_FIRST_PHASE;
+    h.wire = SML_LANES_INT32;
+    h.chunk = 1;
+  }
+  for (uint32_t i = 0; i < 10000; i++) {
+    world_send(rank, &h, NULL, &aggregator->addr);
+    (void)sml_aggregator_engine_run_once(w->aggregators[0], w->now_ns);
+    for (uint32_t r = 0; r < NUM_FORGED; r++) { /* makes room for more */
+      struct sml_rx_frame frames[8];
+      struct sml_netio *io = w->worker_ports[r][0].io;
+      while (io->ops->rx_burst(io, frames, SML_ARRAY_LEN(frames)) > 0) continue;
+    }
+  }
+  const struct sml_netio_stats *stats = &aggregator->io->stats;
+  const double ratio = (double)stats->tx_bytes / (double)stats->rx_bytes;
+  world_call_free(call);
+  world_destroy(w);
+  return ratio;
+}
+
+/* A HELLO may come with the address of somebody else. There a rank's questions are answered as far as bytes came from
+ * there, not with a chunk for each, nor with a word to each of the others. */
+static void an_address_that_is_not_proved_is_not_flooded(void **state) {
+  (void)state;
+  static const uint8_t ways[] = {SML_REDUCE_SUM, SML_REDUCE_TO_OWNER};
+  for (size_t i = 0; i < SML_ARRAY_LEN(ways); i++) {
+    const double honest = count_answers(0, ways[i]), forged = count_answers(1, ways[i]);
+    if (honest < 10 || forged > 4) fail_msg("reducer %u: %.1f and %.1f times as much", ways[i], honest, forged);
+  }
+}
+
 /* All members of job 1 say what they like, with the right job, epoch and address. Job 0 is summed exactly. */
 static void lying_members_hurt_only_their_own_job(void **state) {
   struct world_options options = small_world(2);
@@ -276,6 +353,7 @@ int main(void) {
       cmocka_unit_test(lying_members_hurt_only_their_own_job),
       cmocka_unit_test_prestate(lying_members_hurt_only_their_own_job, PLAIN),
       cmocka_unit_test(slots_that_start_over_within_a_pass),
+      cmocka_unit_test(an_address_that_is_not_proved_is_not_flooded),
       cmocka_unit_test(a_lying_aggregator_cannot_make_a_rank_write_elsewhere),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

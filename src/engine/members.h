@@ -12,6 +12,9 @@ struct sml_member {
   uint16_t rank;
   uint16_t contributor; /* once seated: the one that it is, or belongs to */
   bool has_nonce, is_registered, is_departed;
+  bool is_unproved;        /* addr is not at `host`, where the rank is known to be */
+  uint64_t host;           /* 0: not known */
+  uint64_t answered_bytes; /* is_unproved: of repeats and PENDINGs that it got */
   struct sml_traffic traffic;
   _Atomic uint64_t num_contributions; /* one writer; relaxed: the control thread only looks whether it grows */
   uint64_t mac;                       /* beside a switch: mac and port, as the switch wrote them into the HELLO */

@@ -187,6 +187,22 @@ void sml_addr_set_port(struct sml_addr *addr, uint16_t port) {
   if (has_port(addr)) sml_store_be16(addr->bytes + 2, port);
 }
 
+uint64_t sml_addr_host(const struct sml_addr *addr) {
+  static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
+  struct sockaddr_in v4 = {0};
+  struct sockaddr_in6 v6 = {0};
+  const uint16_t family = sml_addr_family(addr);
+  if (family == AF_INET) {
+    memcpy(&v4, addr->bytes, sizeof v4);
+  } else if (family == AF_INET6) {
+    memcpy(&v6, addr->bytes, sizeof v6);
+    if (memcmp(&v6.sin6_addr, mapped, sizeof mapped) != 0) return sml_load_be64(v6.sin6_addr.s6_addr); /* ::1: 0 */
+    memcpy(&v4.sin_addr, v6.sin6_addr.s6_addr + sizeof mapped, sizeof v4.sin_addr);
+  } else return family == SML_ADDR_FAMILY_MEM ? UINT64_C(0xfffe) << 32 | sml_addr_port(addr) : 0;
+  const uint32_t host = ntohl(v4.sin_addr.s_addr);
+  return host >> 24 == IN_LOOPBACKNET ? 0 : UINT64_C(0xffff) << 32 | host; /* no IPv6 host begins like this */
+}
+
 bool sml_addr_find_local(const struct sml_addr *peer, struct sml_addr *local_out) {
   struct sml_addr local = {.num_bytes = peer->num_bytes};
   socklen_t local_bytes = sizeof local.bytes;

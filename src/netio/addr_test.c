@@ -207,6 +207,31 @@ static void test_ports(void **state) {
   assert_false(sml_addr_equal(&mem, &garbage));
 }
 
+static void test_hosts(void **state) {
+  (void)state;
+  static const struct {
+    const char *one, *other;
+    bool is_same;
+  } rows[] = {{"192.0.2.1:1", "192.0.2.1:2", true},
+              {"192.0.2.1:1", "192.0.2.2:1", false},
+              {"192.0.2.1:1", "[::ffff:192.0.2.1]:1", true},
+              {"[2001:db8::1]:1", "[2001:db8::2:3]:1", true},
+              {"[2001:db8::1]:1", "[2001:db8:0:1::1]:1", false},
+              {"127.0.0.1:1", "[::1]:1", true},
+              {"127.0.0.1:1", "[::ffff:127.0.0.2]:1", true},
+              {"127.0.0.1:1", "128.0.0.1:1", false}};
+  for (size_t i = 0; i < SML_ARRAY_LEN(rows); i++) {
+    struct sml_addr one, other;
+    char error[160];
+    assert_true(sml_addr_parse(rows[i].one, 0, &one, error, sizeof error));
+    assert_true(sml_addr_parse(rows[i].other, 0, &other, error, sizeof error));
+    if ((sml_addr_host(&one) == sml_addr_host(&other)) != rows[i].is_same)
+      fail_msg("%s %s", rows[i].one, rows[i].other);
+    assert_int_equal(sml_addr_host(&one) == 0, strncmp(rows[i].one, "127.", 4) == 0);
+  }
+  assert_int_equal(sml_addr_host(&(struct sml_addr){.num_bytes = 0}), 0);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_good_texts),
                                      cmocka_unit_test(test_ipv4_in_ipv6_is_shown_as_ipv4),
@@ -215,6 +240,7 @@ int main(void) {
                                      cmocka_unit_test(test_bad_texts),
                                      cmocka_unit_test(test_nothing_is_looked_up_by_a_check),
                                      cmocka_unit_test(test_long_texts_and_short_rooms),
-                                     cmocka_unit_test(test_ports)};
+                                     cmocka_unit_test(test_ports),
+                                     cmocka_unit_test(test_hosts)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

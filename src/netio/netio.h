@@ -182,6 +182,10 @@ bool sml_addr_check(const char *text, uint16_t default_port, struct sml_addr *ad
 void sml_addr_format(const struct sml_addr *addr, char *text, size_t text_bytes);
 uint16_t sml_addr_port(const struct sml_addr *addr);
 void sml_addr_set_port(struct sml_addr *addr, uint16_t port);
+/* A number for the host: of its IPv4 address, however that is written, or of its IPv6 /64, in which a host may change
+ * its address; each port of mem is a host. 0: none of these, or an address that never comes from another host
+ * (loopback). */
+uint64_t sml_addr_host(const struct sml_addr *addr);
 
 /* Multicast groups, as an aggregator's operator gives them and as control messages carry them. A range of groups
  * begins with that of job 0; lane l of a job uses the range's port + l. */
