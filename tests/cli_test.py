@@ -5,6 +5,7 @@ import glob
 import json
 import os
 import re
+import socket
 import stat
 import subprocess
 import tempfile
@@ -276,7 +277,15 @@ def test_what_would_fail_the_start_is_found_before_it():
         for listen in ["--listen", "0.0.0.0:1"], ["--listen", "[::1]:1"], []:
             said = run(SWITCHMLD, "--check-config", "--dataplane", kind, "--switch-format", "32", *listen, status=2)[1]
             assert f"--listen: with {kind} it must be the IPv4 address by which ranks reach this host" in said, said
-        run(SWITCHMLD, "--check-config", "--dataplane", kind, "--switch-format", "32", "--listen", "192.0.2.1:1")
+        run(SWITCHMLD, "--check-config", "--dataplane", kind, "--switch-format", "32", "--listen", "127.0.0.1:1")
+
+
+def test_addresses_of_other_hosts_are_found_before_the_start():
+    said = run(SWITCHMLD, "--check-config", "--listen", "198.51.100.1:1", "--http", "198.51.100.2:0", status=1)[1].splitlines()
+    assert len(said) == 2 and said[0].startswith("switchmld: cannot listen on 198.51.100.1:1: "), said
+    assert said[1].startswith("switchmld: --http: cannot listen on 198.51.100.2:0: "), said
+    with socket.create_server(("127.0.0.1", 0)) as taken: # by the daemon that runs, maybe
+        run(SWITCHMLD, "--check-config", "--listen", f"127.0.0.1:{taken.getsockname()[1]}", "--http", "127.0.0.1:1")
 
 
 def test_an_option_without_effect_is_named():

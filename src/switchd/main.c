@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -356,8 +357,28 @@ static bool check_cpus(const struct sml_settings *s) {
   return true;
 }
 
+/* At a port of the system's choice: the daemon that runs may have the one that is wanted. */
+static bool check_address(const char *what, const struct sml_addr *wanted) {
+  char text[64];
+  struct sml_addr addr = *wanted;
+  const struct sockaddr *sockaddr = (const struct sockaddr *)(const void *)addr.bytes;
+  if (addr.num_bytes == 0) return true;
+  sml_addr_set_port(&addr, 0);
+  const int fd = sml_fd_raise(socket(sockaddr->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const bool is_fine = fd >= 0 && bind(fd, sockaddr, addr.num_bytes) == 0;
+  const int error = errno;
+  if (fd >= 0) close(fd);
+  if (is_fine) return true;
+  sml_addr_format(wanted, text, sizeof text);
+  complain("%scannot listen on %s: %s; choose an address of this host, or 0.0.0.0 for all of them", what, text,
+           strerror(error));
+  return false;
+}
+
 static int say_checked(const struct sml_settings *s) {
   bool is_fine = check_cpus(s);
+  is_fine = check_address("", &s->aggd.listen) && is_fine;
+  is_fine = check_address("--http: ", &s->http_addr) && is_fine;
   is_fine = check_file("port file", s->port_file) && is_fine;
   is_fine = check_file("capture", s->aggd.pcap_path) && is_fine;
   if (!is_fine) return 1;
