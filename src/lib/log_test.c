@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/fd.h"
+#include "base/test_skip.h"
 #include "base/writer.h"
 #include "lib/test_world.h"
 #include "process/log.h"
@@ -218,6 +219,34 @@ static void a_file_that_cannot_be_opened_is_said_once(void **state) {
   assert_int_equal(count("\n"), 3);
 }
 
+static char link_path[128], target_path[128];
+
+static void write_to_a_link(void) {
+  sml_lib_log_open(link_path);
+  sml_lib_log_line(SML_LIB_LOG_WARN, 1, "by the link");
+  sml_lib_log_open(NULL);
+}
+
+/* In a folder in which all may write, such as /tmp, somebody else can make a link of a name that can be guessed. */
+static void a_link_of_another_user_is_not_followed(void **state) {
+  (void)state;
+  if (geteuid() != 0) SKIP_TEST("only root can make the link of another user");
+  snprintf(link_path, sizeof link_path, "%s/link", folder);
+  snprintf(target_path, sizeof target_path, "%s/target", folder);
+  for (uint32_t is_own = 0; is_own < 2; is_own++) {
+    assert_int_equal(symlink(target_path, link_path), 0);
+    assert_int_equal(lchown(link_path, is_own ? 0 : 12345, 0), 0);
+    capture(write_to_a_link);
+    assert_int_equal(access(target_path, F_OK) == 0, is_own);
+    assert_int_equal(count("SWITCHML_DEBUG_FILE is '"), !is_own);
+    assert_int_equal(count("(a link of another user is there): lines go to standard error\n"), !is_own);
+    assert_int_equal(count("[1] SWITCHML WARN by the link\n"), !is_own);
+    unlink(link_path);
+  }
+  read_file(target_path);
+  check_says("[1] SWITCHML WARN by the link\n");
+}
+
 static void write_to_a_full_disk(void) {
   sml_lib_log_open("/dev/full");
   sml_lib_log_line(SML_LIB_LOG_WARN, 1, "first");
@@ -285,6 +314,7 @@ int main(void) {
       cmocka_unit_test_teardown(a_level_that_is_none_is_said, clear_environment),
       cmocka_unit_test(lines_go_to_the_file),
       cmocka_unit_test(a_file_that_cannot_be_opened_is_said_once),
+      cmocka_unit_test(a_link_of_another_user_is_not_followed),
       cmocka_unit_test(a_full_disk_loses_no_line),
       cmocka_unit_test(long_lines_are_cut),
       cmocka_unit_test(a_pipe_without_a_reader_is_no_trap),

@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <strings.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/fd.h"
@@ -99,17 +100,30 @@ static void write_left_out(uint64_t num_lines) {
   write_line(line, make_line(line, SML_LIB_LOG_WARN, SML_LIB_LOG_NO_RANK, text));
 }
 
+/* In a folder in which all may write, somebody else may have made a link of that name, to a file of ours. Links of root
+ * (/dev/stdout) and our own are followed: nobody else can put another one into their place there. */
+static int open_to_append(const char *path) {
+  const int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK;
+  struct stat st;
+  const int fd = sml_fd_raise(open(path, flags | O_NOFOLLOW, 0644));
+  if (fd >= 0 || errno != ELOOP || lstat(path, &st) != 0) return fd;
+  const bool is_trusted = !S_ISLNK(st.st_mode) || st.st_uid == 0 || st.st_uid == geteuid();
+  if (is_trusted) return sml_fd_raise(open(path, flags, 0644));
+  errno = ELOOP;
+  return -1;
+}
+
 /* A pipe without a reader is an error: it may never get one. */
 static void open_file(const char *path, size_t num_bytes) {
   (void)num_bytes;
   close_file();
   if (path[0] == 0) return;
-  file_fd = sml_fd_raise(open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0644));
+  file_fd = open_to_append(path);
   const int error = errno;
   if (file_fd >= 0) fcntl(file_fd, F_SETFL, fcntl(file_fd, F_GETFL) & ~O_NONBLOCK);
   else
     complain("SWITCHML_DEBUG_FILE is '%.120s', which cannot be opened (%s): lines go to standard error", path,
-             strerror(error));
+             error == ELOOP ? "a link of another user is there" : strerror(error));
 }
 
 static const struct sml_outlet line_outlet = {.write = write_line, .write_left_out = write_left_out};
