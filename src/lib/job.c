@@ -215,6 +215,10 @@ static sml_status create(struct sml_context *context, struct sml_job_settings *s
   sml_status status = sml_job_settings_check(s);
   if (context->settings.has_faults) memset(s->host, 0, sizeof s->host); /* they are made in packets */
   if (s->options.world_size == 1) return status == SML_OK ? create_alone(context, s, job_out) : status;
+  /* Now, so that the others need not wait for a rank that can't start them. */
+  struct sml_engines *engines;
+  if (status == SML_OK && s->places.num_shards > 0)
+    status = find_engines(context, &s->places.shards[0].addrs[0], &engines);
   /* From here on the other ranks hear of what fails here. */
   status = sml_job_settings_exchange(s, status);
   if (status != SML_OK) return status;

@@ -352,6 +352,7 @@ struct table {
 };
 struct member {
   struct table *table;
+  sml_context *context; /* NULL: the one of all tests */
   sml_job_options options;
   sml_status status;
   char detail[256];
@@ -372,7 +373,7 @@ static void *run_member(void *argument) {
   sml_job *job;
   m->options.allgather = gather;
   m->options.allgather_user = m;
-  m->status = sml_job_create(context, &m->options, &job);
+  m->status = sml_job_create(m->context != NULL ? m->context : context, &m->options, &job);
   snprintf(m->detail, sizeof m->detail, "%s", sml_error_detail());
   sml_job_destroy(job);
   return NULL;
@@ -433,6 +434,27 @@ static void a_failing_callback_is_an_error(void **state) {
   assert_both(m, SML_ERR_SYSTEM, "returned 5");
 }
 
+/* A limit of a rank's host, as of threads, here a processor that there is not, is what every rank reads, and not that
+ * the rank has not joined. With an aggregator they read it at once. */
+static void who_cannot_start_says_so_on_every_rank(void **state) {
+  (void)state;
+  struct member m[2];
+  sml_context_options o = SML_CONTEXT_OPTIONS_INIT;
+  o.cpus = "1000";
+  sml_context *limited;
+  assert_int_equal(sml_context_create(&o, &limited), SML_OK);
+  for (uint32_t is_embedded = 0; is_embedded < 2; is_embedded++) {
+    for (uint32_t r = 0; r < 2; r++)
+      m[r] = (struct member){.options = make_options(is_embedded ? "" : "127.0.0.1:9", is_embedded ? 500 : 60000)};
+    m[1].context = limited;
+    const uint64_t begin_ns = sml_clock_ns();
+    run_pair(m, 0);
+    assert_both(m, SML_ERR_SYSTEM, "rank 1: starting an engine thread on processor 1000 failed");
+    assert_takes_ms(begin_ns, 0, 10000);
+  }
+  sml_context_destroy(limited);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(bad_options),
@@ -451,6 +473,7 @@ int main(void) {
       cmocka_unit_test(it_refuses),
       cmocka_unit_test(different_settings_fail_on_every_rank),
       cmocka_unit_test(a_failing_callback_is_an_error),
+      cmocka_unit_test(who_cannot_start_says_so_on_every_rank),
   };
   return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -282,6 +282,24 @@ static uint64_t hash_settings(const struct sml_job_settings *s) {
   return hash_bytes(h, s->name, strlen(s->name));
 }
 
+static bool has_failed(const struct record *r) {
+  return r->status >= SML_ERR_KEY && r->status < 0;
+}
+
+/* A rank that only waited for others, or was told of them, knows less than one that failed by itself. */
+static sml_status blame(const uint8_t *records, uint32_t world_size, uint32_t first) {
+  struct record r;
+  for (uint32_t i = first; i < world_size; i++) {
+    read_record(records + (size_t)i * RECORD_BYTES, &r);
+    const bool is_of_another =
+        r.status == SML_ERR_TIMEOUT || r.status == SML_ERR_RANK_LOST || r.status == SML_ERR_ABORTED;
+    if (r.magic == RECORD_MAGIC && has_failed(&r) && !is_of_another)
+      return sml_fail((sml_status)r.status, "rank %u: %s", i, r.detail);
+  }
+  read_record(records + (size_t)first * RECORD_BYTES, &r);
+  return sml_fail((sml_status)r.status, "rank %u: %s", first, r.detail);
+}
+
 /* The first rank that failed or sees the job differently than rank 0 decides for all: they look at the
  * same records in the same order. */
 static sml_status judge_records(const uint8_t *records, uint32_t world_size, uint64_t *random_out) {
@@ -292,8 +310,7 @@ static sml_status judge_records(const uint8_t *records, uint32_t world_size, uin
     read_record(records + (size_t)i * RECORD_BYTES, &r);
     if (r.magic != RECORD_MAGIC || r.api_version != first.api_version)
       return sml_fail(SML_ERR_VERSION, "rank %u runs another version of libswitchml than rank 0", i);
-    if (r.status != SML_OK && r.status >= SML_ERR_KEY && r.status < 0)
-      return sml_fail((sml_status)r.status, "rank %u: %s", i, r.detail);
+    if (has_failed(&r)) return blame(records, world_size, i);
     if (r.rank != i)
       return sml_fail(SML_ERR_INVALID_ARGUMENT, "the all-gather callback's rank %u calls itself rank %u", i, r.rank);
     if (r.world_size != first.world_size)
