@@ -83,6 +83,7 @@ __attribute__((format(printf, 3, 4))) static void retry(struct sml_member *m, ui
   vsnprintf(m->attempt_failure, sizeof m->attempt_failure, format, arguments);
   va_end(arguments);
   cut(m);
+  m->has_no_socket = false;
   m->state = SML_MEMBER_WAITING;
   m->attempt_ns = now_ns + RETRY_NS;
 }
@@ -152,6 +153,11 @@ void sml_member_on_attempt_due(struct sml_member *m, uint64_t now_ns) {
 
 void sml_member_on_attempt_failed(struct sml_member *m, const char *why, uint64_t now_ns) {
   retry(m, now_ns, "%s", why);
+}
+
+void sml_member_on_no_socket(struct sml_member *m, const char *why, uint64_t now_ns) {
+  retry(m, now_ns, "%s", why);
+  m->has_no_socket = true;
 }
 
 void sml_member_on_connected(struct sml_member *m, uint64_t now_ns) {
@@ -347,6 +353,8 @@ static void check_join(struct sml_member *m, uint64_t now_ns) {
   if (m->state <= SML_MEMBER_JOINING && now_ns >= o->deadline_ns) {
     if (m->state == SML_MEMBER_JOINING)
       end(m, SML_ERR_UNREACHABLE, "%s accepted the connection but did not answer: is it a switchmld?", o->aggregator);
+    else if (m->has_no_socket)
+      end(m, SML_ERR_UNREACHABLE, "no connection to the aggregator at %s: %s", o->aggregator, m->attempt_failure);
     else
       end(m, SML_ERR_UNREACHABLE, "no aggregator at %s: %s; is switchmld running there?", o->aggregator,
           m->attempt_failure[0] ? m->attempt_failure : "no answer to the connection request");

@@ -92,6 +92,7 @@ struct sml_member {
   uint64_t attempt_ns;                        /* WAITING: when to connect; CONNECTING: when to give this attempt up */
   uint32_t num_attempts;
   char attempt_failure[160]; /* why the last attempt failed */
+  bool has_no_socket;        /* at that attempt: it says nothing about the aggregator */
   uint64_t leave_deadline_ns, last_heard_ns, next_heartbeat_ns;
   uint64_t stopped_ns, woke_ns; /* the last stop that may have cost the lease */
   uint64_t silent_since_ns;     /* SILENT was said; 0: it was not, or HEARD was */
@@ -120,6 +121,8 @@ uint32_t sml_member_probe_bytes(const struct sml_member *m);
 void sml_member_name_aggregator(struct sml_member *m, const char *text);
 void sml_member_on_connected(struct sml_member *m, uint64_t now_ns);
 void sml_member_on_attempt_failed(struct sml_member *m, const char *why, uint64_t now_ns);
+/* This process got no socket for the attempt. */
+void sml_member_on_no_socket(struct sml_member *m, const char *why, uint64_t now_ns);
 /* Bytes came, whether or not they are a message yet. */
 void sml_member_on_bytes(struct sml_member *m, uint64_t now_ns);
 void sml_member_on_message(struct sml_member *m, const struct sml_ctl_message *message, uint64_t now_ns);

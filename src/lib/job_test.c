@@ -12,6 +12,7 @@
 
 #include <arpa/inet.h>
 #include <pthread.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -172,6 +173,25 @@ static void nobody_listens(void **state) {
   const uint64_t begin_ns = sml_clock_ns();
   assert_refused(&o, SML_ERR_UNREACHABLE, "Connection refused");
   assert_takes_ms(begin_ns, 400, 2000);
+}
+
+/* Whose limit it is, and not that the aggregator is to be looked for. */
+static void there_is_no_descriptor_for_a_connection(void **state) {
+  (void)state;
+  struct rlimit limit, none_left;
+  const sml_job_options o = make_options("127.0.0.1:9", 100);
+  assert_refused(&o, SML_ERR_UNREACHABLE, "Connection refused"); /* and the engines have started */
+  assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const int next = dup(STDERR_FILENO);
+  none_left = (struct rlimit){.rlim_cur = (rlim_t)next, .rlim_max = limit.rlim_max};
+  assert_true(next >= 0 && close(next) == 0 && setrlimit(RLIMIT_NOFILE, &none_left) == 0);
+  sml_job *job;
+  const sml_status status = sml_job_create(context, &o, &job);
+  assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  assert_int_equal(status, SML_ERR_UNREACHABLE);
+  assert_string_equal(sml_error_detail(),
+                      "no connection to the aggregator at 127.0.0.1:9: opening a socket failed: Too many open files; "
+                      "raise the limit of open files (ulimit -n)");
 }
 
 static void it_answers_nonsense(void **state) {
@@ -461,6 +481,7 @@ int main(void) {
       cmocka_unit_test(no_aggregator_is_configured),
       cmocka_unit_test(bad_addresses),
       cmocka_unit_test(nobody_listens),
+      cmocka_unit_test(there_is_no_descriptor_for_a_connection),
       cmocka_unit_test(it_answers_nonsense),
       cmocka_unit_test(it_speaks_another_version),
       cmocka_unit_test(it_sends_a_message_out_of_place),

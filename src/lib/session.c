@@ -117,8 +117,10 @@ static void begin_attempt(struct sml_session *s, uint32_t address, uint64_t now_
   s->fd = sml_fd_raise(socket(addr->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   sml_fork_unlock();
   if (s->fd < 0) {
-    snprintf(why, sizeof why, "opening a socket failed: %s", strerror(errno));
-    sml_member_on_attempt_failed(&s->member, why, now_ns);
+    const int error = errno;
+    snprintf(why, sizeof why, "opening a socket failed: %s%s", strerror(error),
+             error == EMFILE ? "; raise the limit of open files (ulimit -n)" : "");
+    sml_member_on_no_socket(&s->member, why, now_ns);
     return;
   }
   const int one = 1;
