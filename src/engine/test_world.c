@@ -375,11 +375,15 @@ static void run_engine(struct world *w, const struct world_port *port, void *eng
   tick->deadline_ns = sml_min_u64(tick->deadline_ns, deadline_ns);
 }
 
+/* Where queues are short each pass begins with another rank. What the last ones send would else be lost for ever. */
 static struct tick run_all(struct world *w) {
   struct tick tick = {.deadline_ns = SML_NEVER};
+  const uint64_t first = w->options.queue_frames != 0 ? w->num_passes : 0;
   for (uint32_t l = 0; l < w->options.num_lanes; l++) {
-    for (uint32_t r = 0; r < w->options.world_size; r++)
+    for (uint32_t i = 0; i < w->options.world_size; i++) {
+      const uint32_t r = (uint32_t)((first + i) % w->options.world_size);
       run_engine(w, &w->worker_ports[r][l], w->workers[r][l], sml_worker_engine_run_once, &tick);
+    }
     run_engine(w, &w->aggregator_ports[l], w->aggregators[l], sml_aggregator_engine_run_once, &tick);
   }
   return tick;
