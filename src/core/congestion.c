@@ -14,6 +14,8 @@
 #define MAX_GROWING_MS 100000
 #define MAX_FORGIVEN 32u /* round trips */
 #define EVIDENCE_KEPT_NS SML_NS_PER_S
+#define MARKS_TRIED 16u      /* round trips with a mark in a row, with the smallest window: others make them */
+#define MARKS_STAND 512u     /* for so many round trips then */
 #define NEAR_NS SML_RTO_LONG_PATH_NS /* below it one segmented send harms nobody */
 #define FAR_LOSS_SHARE 16u   /* losses up to this share of a round's chunks are random */
 #define FAR_LEAST_LOSSES 8u
@@ -34,13 +36,14 @@ static uint64_t chunks(uint32_t num) {
   return num * ONE;
 }
 
-void sml_congestion_init(struct sml_congestion *c, uint32_t max_chunks, uint32_t chunk_bytes, uint64_t path_ns,
-                         bool is_off) {
+void sml_congestion_init(struct sml_congestion *c, uint32_t max_chunks, uint32_t chunk_bytes, uint32_t num_flows,
+                         uint64_t path_ns, bool is_off) {
   const uint32_t initial_chunks = sml_max_u32(INITIAL_BYTES / chunk_bytes, INITIAL_MIN_CHUNKS);
   *c = (struct sml_congestion){.max_chunks = max_chunks, .threshold = UINT64_MAX, .min_rtt_ns = UINT64_MAX};
   c->path_ns = path_ns;
   c->is_fixed = is_off || max_chunks < SML_CONGESTION_MIN_SLOTS;
   c->chunk_bytes = chunk_bytes;
+  c->has_little = (uint64_t)num_flows * SML_CONGESTION_MIN_CHUNKS * chunk_bytes <= INITIAL_BYTES;
   c->path_chunks = max_chunks;
   c->initial_chunks = c->is_fixed ? max_chunks : sml_min_u32(initial_chunks, max_chunks);
   c->window = chunks(c->initial_chunks);
@@ -245,6 +248,23 @@ static void note_held(struct sml_congestion *c, uint64_t passed_ns) {
   note_path(c);
 }
 
+/* Losses, and marks that others make, keep at least so much of the window in a data centre. */
+static uint32_t least_kept(const struct sml_congestion *c) {
+  return sml_min_u32(c->initial_chunks, c->max_chunks / 4);
+}
+
+/* Marks that go on although the job has hardly anything under way are made by flows that ignore them. */
+static void note_marks(struct sml_congestion *c) {
+  const bool is_in_vain = c->is_marked && c->has_little && c->window < chunks(2 * SML_CONGESTION_MIN_CHUNKS);
+  c->is_marked = false;
+  c->num_in_vain = is_in_vain ? c->num_in_vain + 1 : 0;
+  if (c->num_others_marks > 0) c->num_others_marks--;
+  if (c->num_in_vain < MARKS_TRIED) return;
+  c->num_in_vain = 0;
+  c->num_others_marks = MARKS_STAND;
+  c->threshold = sml_max_u64(c->threshold, chunks(least_kept(c)));
+}
+
 /* On a path that is not so long, trains also show when processors read them. There they count for nothing before a
  * queue has overflowed. */
 static void end_round(struct sml_congestion *c, const struct sml_rto *rto, uint64_t last_order, uint64_t now_ns) {
@@ -261,6 +281,7 @@ static void end_round(struct sml_congestion *c, const struct sml_rto *rto, uint6
   }
   c->round_chunks = c->round_losses = 0;
   note_queue(c, rto, now_ns - c->round_ns, now_ns);
+  note_marks(c);
   c->was_limited = c->is_limited;
   c->is_limited = false;
   c->round_gap_ns = 0;
@@ -298,11 +319,6 @@ static bool is_forgiven(struct sml_congestion *c, bool is_short, uint64_t now_ns
   return true;
 }
 
-/* Losses keep at least so much of the window in a data centre. */
-static uint32_t least_kept(const struct sml_congestion *c) {
-  return sml_min_u32(c->initial_chunks, c->max_chunks / 4);
-}
-
 /* A queue loses packets when it is full. It is not full if it is shorter than a fourth of the longest that the path was
  * seen to hold, or shorter than one and a half round trips (and 250 us). That part of the window stays. */
 void sml_congestion_on_loss(struct sml_congestion *c, const struct sml_rto *rto, uint64_t order, uint64_t last_order,
@@ -325,7 +341,8 @@ void sml_congestion_on_loss(struct sml_congestion *c, const struct sml_rto *rto,
 
 void sml_congestion_on_mark(struct sml_congestion *c, uint64_t order, uint64_t last_order, uint64_t now_ns) {
   c->best = 0; /* it was too much, whatever is lost */
-  reduce(c, 0, order, last_order, now_ns);
+  c->is_marked = true;
+  reduce(c, c->num_others_marks > 0 ? chunks(least_kept(c)) : 0, order, last_order, now_ns);
 }
 
 void sml_congestion_on_idle(struct sml_congestion *c) {

@@ -7,6 +7,9 @@
  * - A full queue loses packets, so a loss with a short queue says less. It takes no more of the window than what is
  *   beyond a queue of one and a half round trips (at most 250 us), or of a fourth of the longest queue that the path
  *   was seen to hold. Marks count in full: only a queue makes them.
+ * - A flow that ignores marks keeps the queue that makes them, whatever we do. So where each of 16 round trips has some
+ *   although the window is the smallest, and all the job's flows together have no more than one segmented send under
+ *   way, it is such a flow's. For 512 round trips marks then leave what one segmented send carries, as losses do.
  * - A loss with a short queue is random. Those of the next second will be, too: of the round trips with a loss the
  *   first 32 are forgiven, and the window doubles up to where losses had taken it from. In a data centre (round trips
  *   below 500 us) losses leave what one segmented send carries.
@@ -72,17 +75,21 @@ struct sml_congestion {
   /* Random losses: how many more round trips are forgiven, and when one was seen. What was sent up to loss_order
    * belongs to the round trip of the last loss. */
   uint64_t num_to_forgive, random_ns, loss_order;
+  /* Marks: there was one in this round; the smallest windows of all flows of the job are hardly anything; rounds in a
+   * row that had one nevertheless; how many more rounds they count as made by others. */
+  bool is_marked, has_little;
+  uint32_t num_in_vain, num_others_marks;
   uint64_t best, best_ns; /* the largest window that a loss reduced within a second; when that was */
 };
 
-/* max_chunks: the slots. The window is never more, and never less if is_off or if they are very few. path_ns: what
- * the join measured.
+/* max_chunks: the slots. The window is never more, and never less if is_off or if they are very few. num_flows: of the
+ * job, that may share a link. path_ns: what the join measured.
  *
  * An operation waits for its slowest lane, and of lanes behind one link those that yield get nothing if the others do
  * not. So they shall judge alike whether their path is long: their owner keeps path_ns at the shortest round trip that
  * any of them saw. And once one of them was reduced, all get the mean of their windows. */
-void sml_congestion_init(struct sml_congestion *c, uint32_t max_chunks, uint32_t chunk_bytes, uint64_t path_ns,
-                         bool is_off);
+void sml_congestion_init(struct sml_congestion *c, uint32_t max_chunks, uint32_t chunk_bytes, uint32_t num_flows,
+                         uint64_t path_ns, bool is_off);
 
 /* Is the path longer than a data centre's? The join measures it on processors that may be busy, so each sample of each
  * of those lanes must say so as well. */

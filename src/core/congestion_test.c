@@ -24,7 +24,7 @@ struct path {
 static void make_path(struct path *p, uint32_t num_slots) {
   *p = (struct path){.now_ns = SML_NS_PER_S};
   sml_rto_init(&p->rto, 0);
-  sml_congestion_init(&p->c, num_slots, CHUNK_BYTES, 0, false);
+  sml_congestion_init(&p->c, num_slots, CHUNK_BYTES, 2, 0, false);
 }
 
 static uint32_t window(const struct path *p) {
@@ -429,6 +429,42 @@ static void after_a_random_loss_the_next_are_forgiven(void **state) {
   assert_in_range(window(&p), marked, marked + 8);
 }
 
+static void marked_trips(struct path *p, uint32_t num) {
+  for (uint32_t i = 0; i < num; i++) {
+    round_trip(p, window(p), 2 * MS, true);
+    mark_one(p);
+  }
+}
+
+/* Someone who ignores marks fills a queue. That shows once nothing can be given in, and has to be shown anew. */
+static void marks_that_go_on_are_others(void **state) {
+  (void)state;
+  struct path p;
+  make_path(&p, NUM_SLOTS);
+  marked_trips(&p, 20);
+  assert_int_equal(window(&p), SML_CONGESTION_MIN_CHUNKS);
+  round_trip(&p, window(&p), 2 * MS, true); /* one without */
+  marked_trips(&p, 16);
+  assert_int_equal(window(&p), SML_CONGESTION_MIN_CHUNKS);
+  marked_trips(&p, 16);
+  assert_int_equal(window(&p), INITIAL);
+  uint32_t num_trips = 0;
+  for (; window(&p) > SML_CONGESTION_MIN_CHUNKS; num_trips++) {
+    marked_trips(&p, 1);
+    assert_true(window(&p) <= INITIAL + 1 && num_trips < 1000);
+  }
+  assert_in_range(num_trips, 500, 520);
+}
+
+static void many_flows_make_their_marks(void **state) {
+  (void)state;
+  struct path p;
+  make_path(&p, NUM_SLOTS);
+  sml_congestion_init(&p.c, NUM_SLOTS, CHUNK_BYTES, 17, 0, false);
+  marked_trips(&p, 200);
+  assert_int_equal(window(&p), SML_CONGESTION_MIN_CHUNKS);
+}
+
 /* A queue that stays full: others fill it, and all of them are to give in. */
 static void losses_in_a_row_with_a_full_queue_count(void **state) {
   (void)state;
@@ -480,7 +516,7 @@ static void a_shared_window_is_taken(void **state) {
   sml_congestion_share(&p.c, 100u << 20);
   assert_int_equal(window(&p), 100);
   assert_true(p.c.is_full);
-  sml_congestion_init(&p.c, NUM_SLOTS, CHUNK_BYTES, 0, true);
+  sml_congestion_init(&p.c, NUM_SLOTS, CHUNK_BYTES, 2, 0, true);
   sml_congestion_share(&p.c, 100u << 20);
   assert_int_equal(window(&p), NUM_SLOTS);
 }
@@ -491,7 +527,7 @@ static void few_slots_and_fixed_windows_stay(void **state) {
   for (size_t i = 0; i < SML_ARRAY_LEN(slots); i++) {
     struct path p;
     make_path(&p, slots[i]);
-    if (slots[i] == NUM_SLOTS) sml_congestion_init(&p.c, NUM_SLOTS, CHUNK_BYTES, 0, true);
+    if (slots[i] == NUM_SLOTS) sml_congestion_init(&p.c, NUM_SLOTS, CHUNK_BYTES, 2, 0, true);
     assert_int_equal(window(&p), slots[i]);
     for (int k = 0; k < 10; k++) {
       round_trip(&p, slots[i], MS, true);
@@ -548,6 +584,8 @@ int main(void) {
       cmocka_unit_test(a_path_that_is_hardly_used_has_no_pace),
       cmocka_unit_test(loss_with_a_full_queue_counts),
       cmocka_unit_test(after_a_random_loss_the_next_are_forgiven),
+      cmocka_unit_test(marks_that_go_on_are_others),
+      cmocka_unit_test(many_flows_make_their_marks),
       cmocka_unit_test(losses_in_a_row_with_a_full_queue_count),
       cmocka_unit_test(a_late_rank_is_no_queue),
       cmocka_unit_test(a_shared_window_is_taken),
