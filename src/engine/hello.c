@@ -6,6 +6,7 @@
 
 #define HELLO_BYTES 16u /* the nonce, and when it was sent by the sender's clock */
 #define GREETING_NS SML_NS_PER_S
+#define LATE_NS (500 * SML_NS_PER_MS) /* has a HELLO at least whose time was over before it left */
 #define HELLO_ECHOES 4u /* one may have waited for a processor, but the smallest of so many is the round trip */
 
 static void record_hello(struct sml_worker_engine *e, enum sml_trace_event event, const struct sml_hello *hello) {
@@ -75,7 +76,8 @@ uint64_t sml_hello_pump(struct sml_worker_engine *e, uint64_t now_ns) {
   for (struct sml_hello **link = &e->hellos; *link != NULL;) {
     struct sml_hello *hello = *link;
     const bool is_due = now_ns >= hello->next_send_ns;
-    if (is_due && hello->next_send_ns != 0 && now_ns >= hello->deadline_ns) { /* a late pass sends one, too */
+    if (hello->next_send_ns == 0) hello->deadline_ns = sml_max_u64(hello->deadline_ns, now_ns + LATE_NS);
+    if (is_due && now_ns >= hello->deadline_ns) {
       *link = hello->next;
       record_hello(e, SML_TRACE_HELLO_EXPIRED, hello);
       hello->done(hello, hello->num_echoes > 0);

@@ -77,12 +77,15 @@ static void begin_hellos(struct sml_worker_engine *engine, void *argument) {
   const bool is_last = lane->candidate + 1 == lane->prober->num_candidates; /* or the only one: nothing else will do */
   const bool has_finer = lane->hello.datagram_bytes == COMPANION_BYTES && !is_last && !lane->hello.is_to_group;
   lane->largest = NULL;
-  lane->num_asked = has_finer ? 1 + SML_PROBER_FINER : 1;
-  for (uint32_t i = 0; i + 1 < lane->num_asked; i++) {
-    lane->finer[i] = lane->hello;
-    lane->finer[i].datagram_bytes = finer_bytes[i];
-    sml_worker_engine_hello(engine, &lane->finer[i]);
+  lane->num_asked = 0;
+  for (uint32_t i = 0; has_finer && i < SML_PROBER_FINER; i++) {
+    if (finer_bytes[i] >= lane->prober->candidates_bytes[0]) continue; /* more than may be sent */
+    struct sml_hello *finer = &lane->finer[lane->num_asked++];
+    *finer = lane->hello;
+    finer->datagram_bytes = finer_bytes[i];
+    sml_worker_engine_hello(engine, finer);
   }
+  lane->num_asked++;
   sml_worker_engine_hello(engine, &lane->hello);
 }
 
