@@ -209,6 +209,15 @@ static void reduce(struct sml_congestion *c, uint64_t floor, uint64_t order, uin
   c->growing_since_ns = now_ns;
 }
 
+/* Losses, and marks that others make, keep at least so much of the window in a data centre. */
+static uint32_t least_kept(const struct sml_congestion *c) {
+  return sml_min_u32(c->initial_chunks, c->max_chunks / 4);
+}
+
+static uint64_t kept_of_marks(const struct sml_congestion *c) {
+  return c->num_others_marks > 0 && !is_far(c) ? chunks(least_kept(c)) : 0;
+}
+
 static void find_full(struct sml_congestion *c) {
   if (!c->is_full) c->threshold = sml_min_u64(c->threshold, c->window);
   c->is_full = true;
@@ -217,7 +226,7 @@ static void find_full(struct sml_congestion *c) {
 void sml_congestion_share(struct sml_congestion *c, uint64_t window) {
   if (c->is_fixed) return;
   if (is_far(c)) find_full(c);
-  window = sml_min_u64(window, chunks(c->path_chunks));
+  window = sml_min_u64(sml_max_u64(window, kept_of_marks(c)), chunks(c->path_chunks));
   if (window < c->window) c->peak = c->window;
   c->window = c->threshold = c->reno = window;
   c->grown_ns = 0;
@@ -248,21 +257,18 @@ static void note_held(struct sml_congestion *c, uint64_t passed_ns) {
   note_path(c);
 }
 
-/* Losses, and marks that others make, keep at least so much of the window in a data centre. */
-static uint32_t least_kept(const struct sml_congestion *c) {
-  return sml_min_u32(c->initial_chunks, c->max_chunks / 4);
-}
-
-/* Marks that go on although the job has hardly anything under way are made by flows that ignore them. */
+/* Marks that go on although the job has hardly anything under way are made by flows that ignore them. A long path may
+ * be so slow that this is much. */
 static void note_marks(struct sml_congestion *c) {
-  const bool is_in_vain = c->is_marked && c->has_little && c->window < chunks(2 * SML_CONGESTION_MIN_CHUNKS);
+  const bool is_in_vain =
+      c->is_marked && c->has_little && !is_far(c) && c->window < chunks(2 * SML_CONGESTION_MIN_CHUNKS);
   c->is_marked = false;
   c->num_in_vain = is_in_vain ? c->num_in_vain + 1 : 0;
   if (c->num_others_marks > 0) c->num_others_marks--;
   if (c->num_in_vain < MARKS_TRIED) return;
   c->num_in_vain = 0;
   c->num_others_marks = MARKS_STAND;
-  c->threshold = sml_max_u64(c->threshold, chunks(least_kept(c)));
+  c->threshold = sml_max_u64(c->threshold, kept_of_marks(c));
 }
 
 /* On a path that is not so long, trains also show when processors read them. There they count for nothing before a
@@ -342,7 +348,7 @@ void sml_congestion_on_loss(struct sml_congestion *c, const struct sml_rto *rto,
 void sml_congestion_on_mark(struct sml_congestion *c, uint64_t order, uint64_t last_order, uint64_t now_ns) {
   c->best = 0; /* it was too much, whatever is lost */
   c->is_marked = true;
-  reduce(c, c->num_others_marks > 0 ? chunks(least_kept(c)) : 0, order, last_order, now_ns);
+  reduce(c, kept_of_marks(c), order, last_order, now_ns);
 }
 
 void sml_congestion_on_idle(struct sml_congestion *c) {

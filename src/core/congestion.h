@@ -9,7 +9,8 @@
  *   was seen to hold. Marks count in full: only a queue makes them.
  * - A flow that ignores marks keeps the queue that makes them, whatever we do. So where each of 16 round trips has some
  *   although the window is the smallest, and all the job's flows together have no more than one segmented send under
- *   way, it is such a flow's. For 512 round trips marks then leave what one segmented send carries, as losses do.
+ *   way, it is such a flow's. For 512 round trips marks then leave what one segmented send carries, as losses do. Both
+ *   in a data centre only.
  * - A loss with a short queue is random. Those of the next second will be, too: of the round trips with a loss the
  *   first 32 are forgiven, and the window doubles up to where losses had taken it from. In a data centre (round trips
  *   below 500 us) losses leave what one segmented send carries.

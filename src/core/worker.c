@@ -77,7 +77,7 @@ struct sml_worker *sml_worker_init(void *mem, const struct sml_worker_options *o
   w->waiting = (struct list){NONE, NONE};
   for (uint32_t k = 0; k < SML_RTO_LEVELS; k++) w->levels[k] = (struct list){NONE, NONE};
   sml_rto_init(&w->rto, o->rtt_ns);
-  sml_congestion_init(&w->congestion, o->num_slots, o->chunk_bytes, o->num_contributors, o->rtt_ns,
+  sml_congestion_init(&w->congestion, o->num_slots, o->chunk_bytes, o->num_contributors * o->num_lanes, o->rtt_ns,
                       o->has_fixed_window || has_one_way);
   sml_worker_gaps_init(w);
   if (has_one_way) sml_fence_window_init(w);
