@@ -214,10 +214,10 @@ def targets(label):
 class Ahead:
     """Builds the directories of the suites that follow while the tests of another run, one after the other, when no other
     program wants a processor. What is not built at the end, or does not build, is left to build(), which says so. Then
-    tests of NO_CLOCK run likewise; `passed` gets the entries of those that passed, by label."""
+    tests of NO_CLOCK run likewise; `tested` gets the entries of those that ended, by label."""
 
-    def __init__(self, labels, env, passed):
-        self.labels, self.env, self.passed = labels, env, passed
+    def __init__(self, labels, env, tested):
+        self.labels, self.env, self.tested = labels, env, tested
         self.process, self.is_over, self.lock = None, False, threading.Lock()
         self.thread = threading.Thread(target=self.run)
 
@@ -236,12 +236,13 @@ class Ahead:
                  self.carry_out(["ninja", "-C", SUITES[label][0], *targets(label)])]
         for label in built:
             directory, _, _, arguments = SUITES[label]
-            if any(argument.startswith("--suite") for argument in arguments): # it has some of its own
+            if label in self.tested or any(argument.startswith("--suite") for argument in arguments): # it has its own
                 continue
             drop_logs(directory, "ahead")
             self.carry_out(["meson", "test", "-C", directory, "--no-rebuild", "--logbase", "ahead", *arguments,
                             *(f"--suite={suite}" for suite in NO_CLOCK)])
-            self.passed[label] = [entry for entry in read_logs(directory, "ahead") if entry["result"] == "OK"]
+            self.tested[label] = [entry for entry in read_logs(directory, "ahead")
+                                  if entry["result"] not in ("INTERRUPT", "TIMEOUT", "SKIP")]
 
     def __enter__(self):
         self.thread.start()
@@ -287,7 +288,7 @@ def why_skipped(label):
     return None
 
 
-def run_suite(label, following, extra, is_once, count, passed):
+def run_suite(label, following, extra, is_once, count, tested):
     directory, _, _, test_arguments = SUITES[label]
     why = why_skipped(label)
     if why:
@@ -301,12 +302,15 @@ def run_suite(label, following, extra, is_once, count, passed):
     # Many tests wait more than they work, with sanitizers fewer, under valgrind none: leases run out. One more has the
     # simulator's seeds, which let others go first.
     num_more = {"asan": 2, "asan-all": 2, "tsan": 1, "valgrind": 0}.get(label, 3)
-    ahead = [] if extra else passed.get(label, [])
+    ahead = [] if extra else tested.get(label, [])
     names = {entry["name"].split(" / ")[-1] for entry in ahead}
-    rest = [test["name"] for test in tests_of(label) if test["name"] not in names] if ahead else []
-    with Ahead(following, env, passed):
+    rest = sorted({test["name"] for test in tests_of(label)} - names) if ahead else []
+    with Ahead(following, env, tested):
         status, entries = meson_test(directory, ["--num-processes", str((os.cpu_count() or 1) + num_more)]
                                      + ["--no-rebuild"] + test_arguments + extra + rest, env)
+    names |= {entry["name"].split(" / ")[-1] for entry in entries}
+    if not set(rest) <= names:
+        count.add(label, "", f"not run: {' '.join(sorted(set(rest) - names))}", False)
     entries += ahead
     first_entries = entries
     if not is_once:
@@ -328,9 +332,9 @@ def main(arguments):
     if unknown or not labels:
         print(f"check: unknown suite {unknown}; there are: {' '.join(SUITES)}", file=sys.stderr)
         return 2
-    count, passed = Count(), {}
+    count, tested = Count(), {}
     for number, label in enumerate(labels, 1):
-        run_suite(label, labels[number:], extra, is_once, count, passed)
+        run_suite(label, labels[number:], extra, is_once, count, tested)
     for name in count.skips:
         print(f"skipped: {name}")
     for name in count.passed_alone:
