@@ -292,9 +292,11 @@ static uint32_t find_room(struct sml_aggd *a) {
 
 /* Nobody was accepted. True: the next one may be. */
 static bool recover(struct sml_aggd *a, int error) {
-  /* The system has fewer descriptors for us than --max-connections. It says so even if nobody waits. */
+  /* The system has fewer descriptors for us than --max-connections. It says so even if nobody waits. In a rank's
+   * process they are the program's, which may give some back. */
   struct pollfd listener = {.fd = a->listen_fd, .events = POLLIN};
-  if (error == EMFILE && poll(&listener, 1, 0) == 1 && make_room(a)) return true;
+  if (error == EMFILE && poll(&listener, 1, 0) == 0) return false;
+  if (error == EMFILE && !a->options.is_embedded && make_room(a)) return true;
   if (error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM) watch_listener(a, false);
   return error == ECONNABORTED || error == EINTR;
 }
