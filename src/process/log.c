@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -100,15 +101,25 @@ static void write_left_out(uint64_t num_lines) {
   write_line(line, make_line(line, SML_LIB_LOG_WARN, SML_LIB_LOG_NO_RANK, text));
 }
 
-/* In a folder in which all may write, somebody else may have made a link of that name, to a file of ours. Links of root
- * (/dev/stdout) and our own are followed: nobody else can put another one into their place there. */
+/* In a folder in which all may write, such as /tmp, somebody else may have made a link of that name, to a file of ours.
+ * As the kernel has it with fs.protected_symlinks, which may be off. */
+static bool may_follow(const char *path) {
+  char folder[PATH_MAX];
+  const char *slash = strrchr(path, '/');
+  struct stat of_folder, of_link;
+  if (slash == NULL) snprintf(folder, sizeof folder, ".");
+  else snprintf(folder, sizeof folder, "%.*s", (int)(slash - path) + 1, path);
+  if (stat(folder, &of_folder) != 0 || lstat(path, &of_link) != 0) return false;
+  const mode_t is_shared = S_ISVTX | S_IWOTH;
+  return (of_folder.st_mode & is_shared) != is_shared || of_link.st_uid == of_folder.st_uid ||
+         of_link.st_uid == geteuid();
+}
+
 static int open_to_append(const char *path) {
   const int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK;
-  struct stat st;
   const int fd = sml_fd_raise(open(path, flags | O_NOFOLLOW, 0644));
-  if (fd >= 0 || errno != ELOOP || lstat(path, &st) != 0) return fd;
-  const bool is_trusted = !S_ISLNK(st.st_mode) || st.st_uid == 0 || st.st_uid == geteuid();
-  if (is_trusted) return sml_fd_raise(open(path, flags, 0644));
+  if (fd >= 0 || errno != ELOOP) return fd;
+  if (may_follow(path)) return sml_fd_raise(open(path, flags, 0644));
   errno = ELOOP;
   return -1;
 }
@@ -123,7 +134,7 @@ static void open_file(const char *path, size_t num_bytes) {
   if (file_fd >= 0) fcntl(file_fd, F_SETFL, fcntl(file_fd, F_GETFL) & ~O_NONBLOCK);
   else
     complain("SWITCHML_DEBUG_FILE is '%.120s', which cannot be opened (%s): lines go to standard error", path,
-             error == ELOOP ? "a link of another user is there" : strerror(error));
+             error == ELOOP ? "a link of another user, or too many links" : strerror(error));
 }
 
 static const struct sml_outlet line_outlet = {.write = write_line, .write_left_out = write_left_out};
