@@ -68,7 +68,7 @@ def test_links_mark_and_lose():
             seen = down.counters()
             assert 50_000 < seen["deepest_bytes"] <= 4_000_000, seen
             assert seen["marked_packets"] == seen["markable_packets"] < seen["packets"], seen
-            assert seen["lost_packets"] == 0 and bed.tcp_retransmissions(bed.aggregator) == 0, seen
+            assert seen["lost_packets"] == 0 and down.dropped_packets() == 0, seen # TCP may repeat what was only late
             assert up.counters()["deepest_bytes"] <= 50_000, up.counters() # acknowledgements only
             assert flow.received_bytes() > 0 and down.sent_bytes() > 0
             down.lose(0.05)
