@@ -263,8 +263,8 @@ static uint32_t find_free(const struct sml_aggd *a) {
   return i;
 }
 
-/* Ranks join as soon as they are connected: who has been here longest without, or is only told good-bye, makes room.
- * Strangers can't keep ranks out by being many. */
+/* Ends a connection that is only told good-bye, or the one that has been here longest and has not joined, or a job that
+ * has waited for long. Ranks join as soon as they are connected, so strangers can't keep them out by being many. */
 static bool make_room(struct sml_aggd *a) {
   const uint32_t num = a->options.max_connections;
   uint32_t leaving = num;
