@@ -15,7 +15,7 @@
 #define MAX_CALLS 8u
 #define LIMIT_NS (600 * SML_NS_PER_S)
 
-static uint64_t num_runs = 70, first_seed = 1, num_all_reduces;
+static uint64_t num_runs = SML_IS_SLOW_BUILD ? 35 : 70, first_seed = 1, num_all_reduces;
 static const char *program = "engine_allreduce_test";
 
 static uint32_t pick(struct sml_prng *prng, const uint32_t *choices, size_t num_choices) {

@@ -13,6 +13,7 @@
 #define LIMIT_NS (60 * SML_NS_PER_S)
 #define CHUNK_BYTES 64u
 #define MAX_KEPT 2048u
+#define NUM_WORLDS (SML_IS_SLOW_BUILD ? 12u : 24u)
 
 static const struct sml_fault_options rough = {
     .loss = 0.02, .duplicate = 0.05, .reorder = 0.2, .reorder_frames = 30, .corrupt = 0.01};
@@ -117,7 +118,7 @@ static void phases_run_out_and_a_new_epoch_begins(void **state) {
   (void)state;
   struct keeper *keeper = calloc(1, sizeof *keeper);
   assert_non_null(keeper);
-  for (uint32_t i = 0; i < 24; i++) {
+  for (uint32_t i = 0; i < NUM_WORLDS; i++) {
     const struct world_options options = {.world_size = 2 + i % 3,
                                           .num_lanes = 1 + i % 2,
                                           .num_slots = 1u << i % 5,
@@ -154,11 +155,11 @@ static void the_last_phase_is_used(void **state) {
 
 static void chunk_numbers_wrap(void **state) {
   (void)state;
-  for (uint32_t i = 0; i < 24; i++) {
+  for (uint32_t i = 0; i < NUM_WORLDS; i++) {
     const struct world_options options = {.world_size = 2 + i % 3,
                                           .num_slots = 1u << i % 6,
                                           .chunk_bytes = CHUNK_BYTES,
-                                          .first_chunk = i < 12 ? UINT32_MAX - 10 * i : INT32_MAX - 10 * i,
+                                          .first_chunk = i < NUM_WORLDS / 2 ? UINT32_MAX - 10 * i : INT32_MAX - 10 * i,
                                           .faults = i % 2 == 0 ? (struct sml_fault_options){0} : rough,
                                           .seed = 200 + i};
     struct world *w = world_create_started(&options);

@@ -19,6 +19,8 @@
 
 static pthread_barrier_t barrier;
 
+#define LONG_ELEMS (SML_IS_SLOW_BUILD ? 50000u : 100000u)
+
 /* ---- sums ---- */
 
 static void check_sum(struct rank *r, size_t count, sml_type type, sml_reduction reduction) {
@@ -53,7 +55,7 @@ static void check_sum(struct rank *r, size_t count, sml_type type, sml_reduction
 static void check_sums(struct rank *r) {
   const size_t chunk_elems = r->job->state.start.chunk_bytes / 4, k = r->job->lanes.num_lanes;
   const size_t counts[] = {0, 1, 2, chunk_elems, chunk_elems + 1, (k - 1) * chunk_elems, k * chunk_elems - 1,
-                           k * chunk_elems, k * chunk_elems + 1, 100000, 700001};
+                           k * chunk_elems, k * chunk_elems + 1, LONG_ELEMS, 7 * LONG_ELEMS + 1};
   for (size_t i = 0; i < SML_ARRAY_LEN(counts) && r->failure[0] == 0; i++) {
     check_sum(r, counts[i], SML_FLOAT32, SML_SUM);
     if (r->failure[0] == 0) check_sum(r, counts[i], SML_FLOAT32, SML_AVG);
