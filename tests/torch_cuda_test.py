@@ -123,6 +123,26 @@ def check_handles(bench):
         bench.expect_filled(tensor, expected, f"call {number} of many, of {tensor.numel()}")
 
 
+def check_one_tensor(bench):
+    """Calls on one tensor, or on views of it, of which nobody has waited for the first: each begins with the result of those
+    before, also where the host knows of its end and the device has not come to it."""
+    for count in SIZES:
+        tensor = bench.added(count, 0)
+        works = [bench.dist.all_reduce(tensor, async_op=True) for _ in range(3)]
+        while not works[-1].is_completed():
+            time.sleep(0.001)
+        works.append(bench.dist.all_reduce(tensor, async_op=True))
+        works[-1].wait()
+        bench.expect_filled(tensor, bench.total * bench.size ** 3, f"four sums of one tensor of {count}")
+    matrix = bench.added(60_000, 0).view(200, 300)
+    works = [bench.dist.all_reduce(each, async_op=True) for each in (matrix, matrix.t()[7:], matrix[:, 299:], matrix[3])]
+    for work in works:
+        work.wait()
+    for part, power, what in ((matrix[:3, :7], 0, "one"), (matrix[4:, 7:299], 1, "two"), (matrix[4:, 299], 2, "three"),
+                              (matrix[3, 299:], 3, "four"), (matrix[3, :7], 1, "two others")):
+        bench.expect_filled(part, bench.total * bench.size ** power, f"what {what} of four views have")
+
+
 def check_memory_again(bench):
     """Host memory is used again while results are still to be copied back from it, on streams that wait for no other."""
     tensors, followers = [], []
@@ -198,6 +218,15 @@ def check_gloo(bench):
             bench.expect_filled(second, 6, f"Gloo's broadcast {'behind a call' if is_behind else 'alone'}")
             work.wait()
             bench.expect_filled(first, bench.total, "the call before it")
+    for is_alone in True, False:
+        tensor = bench.added(50_000, 0)
+        works = []
+        for op in bench.dist.ReduceOp.SUM, bench.dist.ReduceOp.PRODUCT, bench.dist.ReduceOp.SUM:
+            works.append(bench.dist.all_reduce(tensor, op=op, async_op=True))
+            while is_alone and not works[-1].is_completed():
+                time.sleep(0.001)
+        works[-1].wait()
+        bench.expect_filled(tensor, bench.total ** bench.size * bench.size, "a product by Gloo between two sums")
 
 
 def check_memory(bench):
@@ -213,8 +242,8 @@ def check_memory(bench):
         bench.num_pages_beside += 1
 
 
-CHECKS = (check_inference, check_memory, check_memory_again, check_waits, check_handles, check_streams, check_shapes,
-          check_devices, check_gloo)
+CHECKS = (check_inference, check_memory, check_memory_again, check_waits, check_handles, check_one_tensor, check_streams,
+          check_shapes, check_devices, check_gloo)
 
 
 def case_order():

@@ -72,6 +72,12 @@ def case_one_tensor():
         for work in works:
             work.wait()
         assert torch.equal(tensor, torch.full_like(tensor, float(size ** 6))), (tensor.min(), tensor.max())
+    storage.fill_(1)
+    works = [dist.all_reduce(storage, op=op, async_op=True)
+             for op in (dist.ReduceOp.SUM, dist.ReduceOp.PRODUCT, dist.ReduceOp.SUM)]  # Gloo has products
+    for work in works:
+        work.wait()
+    assert torch.equal(storage, torch.full_like(storage, float(size ** size * size))), (storage.min(), storage.max())
     storage.fill_(rank)
     works = [dist.broadcast(storage, size - 1, async_op=True), dist.all_reduce(storage[7:], async_op=True),
              dist.all_reduce_coalesced([storage[200_000:200_001], storage[-1:]], async_op=True)]

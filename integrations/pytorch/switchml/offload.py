@@ -113,7 +113,8 @@ class Offload(Thread):
             self.num_calls += 1
             self.unsubmitted.append(call)
             if call.crossings:
-                self.copies.pieces.extend(part.piece for part in call.parts if part.piece is not None)
+                self.copies.add(call.crossings, [part.piece for part in call.parts if part.piece is not None],
+                                self.num_edges if self.is_coalescing else None)
                 self._start_copies(call)
             if self.job is not None:
                 self._submit_ready()

@@ -66,12 +66,6 @@ def _num_bytes(tensor):
     return tensor.numel() * tensor.element_size()
 
 
-def _span(tensor):
-    """Where its elements are, from the first one to behind the last."""
-    count = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
-    return tensor.data_ptr(), tensor.data_ptr() + count * tensor.element_size()
-
-
 def _storage(tensor):
     return getattr(tensor, "untyped_storage", tensor.storage)().data_ptr()
 
@@ -227,8 +221,8 @@ class Call:
         self.uses_gloo, self.is_ended = False, False
         self.error, self.promise = None, None
         self.is_of_callback = getattr(of_thread, "runs", None) is offload
-        self.is_clear = bool(self.crossings)  # no call before it has its tensors; of those on GPUs that is the script's to see to
-        self.spans = [_span(tensor) for part in self.parts for tensor in part.tensors if tensor.numel()]
+        self.is_clear = bool(self.crossings)  # no call before it has its tensors; those on GPUs are not copied before
+        self.spans = [staging.span(tensor) for part in self.parts for tensor in part.tensors if tensor.numel()]
         self.low, self.high = min(self.spans, default=(0,))[0], max((end for _, end in self.spans), default=0)
 
     def overlaps(self, other):

@@ -3,7 +3,8 @@
 
 A device has two streams for this package: `down` copies to the host, `up` copies back. Each piece goes this way:
 
-1. down waits for what the caller's stream had at the call, and for the last copies of the piece's host memory;
+1. down waits for what the caller's stream had at the call, for the results of the group's calls before it on the same
+   memory, and for the last copies of the piece's host memory;
 2. down copies the piece to the host;
 3. once the host has seen the end of that copy, the library sums the piece, which is an operation of its own;
 4. up copies the sum back, and the host memory is free for what waits for that copy.
@@ -54,6 +55,31 @@ def block_cuts(starts, num_elements, count):
     return cuts
 
 
+def span(tensor):
+    """Where its elements are, from the first one to behind the last."""
+    count = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
+    return tensor.data_ptr(), tensor.data_ptr() + count * tensor.element_size()
+
+
+class _Use:
+    """Of a tensor's memory by a call, until the result is back. It keeps the memory for nobody."""
+    __slots__ = "begin", "end", "range", "is_back", "is_dropped"
+
+    def __init__(self, tensor):
+        self.begin, self.end = span(tensor)
+        self.range, self.is_back, self.is_dropped = None, None, False
+
+    def overlaps(self, other):
+        return self.begin < other.end and other.begin < self.end
+
+    def has_ended(self):
+        """For the host: the copy back, if any, may still be under way."""
+        return self.is_back is not None or self.is_dropped
+
+    def is_over(self):
+        return self.is_dropped or self.is_back is not None and cuda.api.is_over(self.is_back)
+
+
 class Crossing:
     """A tensor of one call on its way through the host. Made at the call, where the current stream is the caller's."""
 
@@ -64,9 +90,9 @@ class Crossing:
         stream = cuda.api.current_stream(self.device)
         if not tensor.is_contiguous() or tensor.is_neg():
             self.dense = cuda.api.new_like(self.tensor)
-            cuda.api.copy(stream, self.dense, self.tensor)
         self.called, self.is_back = cuda.api.mark(stream), None
         self.num_left = 0  # pieces that are not back
+        self.use, self.before = _Use(self.tensor), ()  # uses of its memory by the calls before; None: down waits for them
 
     def pieces(self, starts=None):
         """In order. Equal on all ranks for tensors of the same type and number of elements. starts: of tensors within this
@@ -86,6 +112,23 @@ class Crossing:
                       [0, *(start - begin for start in starts if begin < start < end)])
                 for begin, end in zip(edges, edges[1:])]
 
+    def start(self):
+        """Down goes on once the tensor has what it had at the call. False: the host does not have that yet."""
+        if self.before is None:
+            return True
+        if not all(use.has_ended() for use in self.before):
+            return False
+        down = self.lane.down
+        for use in self.before:
+            if use.is_back is not None:
+                cuda.api.wait(down, use.is_back)
+        cuda.api.wait(down, self.called)
+        if self.dense is not self.tensor:
+            cuda.api.copy(down, self.dense, self.tensor)
+            cuda.api.keep(self.tensor, down)
+        self.before = None
+        return True
+
     def end_piece(self):
         """A piece is about to be back. The last one's event is that of all, because they are copied in order."""
         self.num_left -= 1
@@ -93,7 +136,7 @@ class Crossing:
             if self.dense is not self.tensor:
                 cuda.api.copy(self.lane.up, self.tensor, self.dense)
                 cuda.api.keep(self.tensor, self.lane.up)
-            self.is_back = cuda.api.mark(self.lane.up)
+            self.is_back = self.use.is_back = cuda.api.mark(self.lane.up)
         cuda.api.keep(self.dense, self.lane.up)
 
     def join_stream(self):
@@ -113,9 +156,11 @@ class Piece:
         self.buffer = None if self.num_bytes else part
 
     def start(self, group):
-        """Off to the host. False: there is no pinned memory now."""
+        """Off to the host. False: there is no pinned memory now, or a call before it has the tensor."""
         if self.num_bytes == 0:
             return True
+        if not self.crossing.start():
+            return False
         self.memory = pinned.pool.take(group, self.num_bytes)
         if self.memory is None:
             return False
@@ -123,7 +168,6 @@ class Piece:
         self.buffer = self.memory.tensor(self.num_bytes, self.part.dtype)
         for _, event in self.memory.after.values():
             cuda.api.wait(down, event)
-        cuda.api.wait(down, self.crossing.called)
         cuda.api.copy(down, self.buffer, self.part)
         cuda.api.keep(self.crossing.dense, down)
         self.is_here = cuda.api.mark(down)
@@ -144,12 +188,13 @@ class Piece:
 
     def drop(self):
         """It is not wanted any longer. The host memory is free once nothing copies into it."""
-        memory, self.memory = self.memory, None
+        memory, self.memory, self.crossing.use.is_dropped = self.memory, None, True
         if memory is not None:
             pinned.pool.give(memory, self.crossing.lane.down, self.is_here)
 
-
     def why_late(self):
+        if self.crossing.before is not None and not all(use.has_ended() for use in self.crossing.before):
+            return "calls before this one on the same tensor have not ended within the group's timeout"
         return ("the GPU has not come to the copy within the group's timeout" if self.memory is not None else
                 "no pinned memory was free within the group's timeout, because other groups hold it; let "
                 "SWITCHML_PINNED_MIB be larger")
@@ -159,7 +204,19 @@ class Queue:
     """The pieces of one group that wait for host memory, in the order of its calls."""
 
     def __init__(self):
-        self.pieces = collections.deque()
+        self.pieces, self.uses = collections.deque(), collections.deque()  # uses: of calls whose results may not be back
+
+    def add(self, crossings, pieces, open_range):
+        """Of one call. open_range: the number of the range of coalesced calls that it is in, or None. These share packets,
+        so none of them can wait for another one's result."""
+        while self.uses and self.uses[0].is_over():
+            self.uses.popleft()
+        for crossing in crossings:
+            crossing.use.range = open_range
+            crossing.before = [use for use in self.uses if use.overlaps(crossing.use)
+                               and (open_range is None or use.range != open_range)]
+        self.uses.extend(crossing.use for crossing in crossings)
+        self.pieces.extend(pieces)
 
     def start(self):
         """Starts what there is memory for."""
@@ -175,9 +232,12 @@ class Queue:
 def follow(tensors):
     """A function that returns the streams on which these tensors go to the host, after what the current streams here have
     now: for a call that another thread makes later."""
-    calls = [(_Lane.of(device).down, cuda.api.mark(cuda.api.current_stream(device))) for device in _devices(tensors)]
+    devices = _devices(tensors)
+    calls = [(_Lane.of(device).down, cuda.api.mark(cuda.api.current_stream(device))) for device in devices]
 
     def streams():
+        for device in devices:  # results of calls before it
+            cuda.api.wait(_Lane.of(device).down, cuda.api.mark(_Lane.of(device).up))
         for stream, event in calls:
             cuda.api.wait(stream, event)
         for tensor in tensors if calls else ():
