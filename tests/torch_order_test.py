@@ -6,6 +6,7 @@ import datetime
 import math
 import os
 import signal
+import threading
 import time
 
 import torch_ranks
@@ -241,6 +242,31 @@ def case_alarm():
     dist.destroy_process_group()
 
 
+def case_broken_off():
+    """The same where it comes between this thread's taking up the oldest call and its completing it."""
+    torch, dist, _, rank, size = start()
+    offload, texts = dist.distributed_c10d._get_default_group()._offload, []
+
+    def breaks_off(*arguments):
+        if threading.current_thread() is not threading.main_thread():
+            return type(offload)._complete(offload, *arguments)
+        del offload._complete
+        raise TimeoutError("the alarm")
+    tensors = [torch.full((1000,), rank + 1.0) for _ in range(50)]
+    for tensor in tensors:
+        if rank == 0:
+            offload._complete = breaks_off
+        try:
+            dist.all_reduce(tensor)
+        except TimeoutError as error:
+            texts.append(str(error))
+    offload.__dict__.pop("_complete", None)
+    dist.barrier()
+    assert all(torch.equal(tensor, torch.full_like(tensor, size * (size + 1) / 2)) for tensor in tensors)
+    report(texts=texts)
+    dist.destroy_process_group()
+
+
 def case_between():
     """A message between two ranks is no collective: it may be what the other rank waits for before it calls."""
     torch, dist, _, rank, size = start()
@@ -435,6 +461,8 @@ def test_an_alarm_breaks_off_a_wait_and_no_call():
     for shared_memory in "01":
         results = run_ranks("alarm", 2, SWITCHML_SHARED_MEMORY=shared_memory)
         assert [result["texts"] for result in results] == [["the alarm"] * 2, []], results
+        results = run_ranks("broken_off", 2, SWITCHML_SHARED_MEMORY=shared_memory)
+        assert results[0]["texts"] and not results[1]["texts"], results
 
 
 def test_messages_between_ranks_wait_for_no_collective():

@@ -47,16 +47,15 @@ class Offload(Thread):
         self.batch = None                     # the calls of the parts in the library's open batch
         self.job = None
         self.has_joined = False               # or failed to, which self.error or a Gloo group then says
-        self.is_completing = False            # some thread completes the oldest call
+        self.completer = None                 # who completes the oldest call
         self.num_attending = 0                # threads of the group that are not in a callback
         self.stand_ins = []                   # those beside the first one
         self.num_waiters, self.num_promises, self.num_in_flight = 0, 0, 0
-        self.num_calls = 0
+        self.num_calls, self.last_stats = 0, {}
         self.is_asleep, self.seen, self.num_seen = False, None, 0  # the thread; when it last looked: the oldest call, all
         self.gloo = None                      # stands in when the job could not be had, or for huge tensors
         self.error = None                     # the first failure; every later call gets it
         self.counters = {"offloaded_calls": 0, "fallback_calls": 0, "failed_calls": 0, "max_in_flight": 0}
-        self.last_stats = {}
 
     def submit(self, tensors, reduction, called, is_waited_for=False, result=None):
         """A call on tensors, or parts, of one type. is_waited_for: at once, by torch's Python code. result: what its future
@@ -97,7 +96,7 @@ class Offload(Thread):
             call = Call(self, tensors, reduction, result, called, starts)
         except RuntimeError as problem:
             if any(map(staging.is_staged, gloo.tensors_in(tensors))):
-                self.fail(self._copy_error(problem))
+                self.fail(staging.copy_error(self.rank, problem))
             raise
         if not is_waited_for:
             call.promise = Promise(call.result)
@@ -162,7 +161,6 @@ class Offload(Thread):
                                 self.error.operation)
 
     def has_steps(self):
-        """Whether Gloo has calls to begin with yet."""
         with self.changed:
             return any(isinstance(call, Step) for call in self.calls)
 
@@ -184,7 +182,6 @@ class Offload(Thread):
             self.changed.notify_all()
 
     def job_error(self):
-        """Why the job has ended, or None."""
         with self.changed:
             return self.error or (self.job.error() if self.job is not None else None)
 
@@ -294,14 +291,9 @@ class Offload(Thread):
             self._end_batch()
         return False
 
-    def _copy_error(self, problem, is_of_device=True):
-        what = "a tensor between its GPU and the host" if is_of_device else "a result to the tensor that it is for"
-        return SwitchMLError(f"rank {self.rank} could not copy {what}: {problem}", "device" if is_of_device else "",
-                             [self.rank])
-
     def _fail_by_copy(self, call, problem):
         """The job ends, so that no other rank waits for what this one cannot send."""
-        call.error = call.error or self._copy_error(problem, bool(call.crossings))
+        call.error = call.error or staging.copy_error(self.rank, problem, bool(call.crossings))
         if self.job is not None:
             self.job.abort(call.error)
 
@@ -320,21 +312,29 @@ class Offload(Thread):
         if os.getpid() != self.pid:
             raise SwitchMLError("this call was made by the parent of this forked process", "forked")
         self.hasten(call.num_edges)
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while not call.is_ended:
+        deadline, me = None if timeout_s is None else time.monotonic() + timeout_s, object()
+        try:
+            while not call.is_ended:
+                self._wait_or_complete(call, deadline, me)
+                if deadline is not None and not call.is_ended and time.monotonic() >= deadline:
+                    raise call.late(timeout_s)
+        except BaseException:  # a signal handler's may come anywhere
+            self.let_go()
             with self.changed:
-                is_mine = self.has_joined and not self.is_completing and not call.is_ended
-                if is_mine:
-                    self.is_completing, oldest = True, self.calls[0]
-                elif not call.is_ended:
-                    self.num_waiters += 1
-                    self.changed.wait(1 if deadline is None else max(0.0, min(1, deadline - time.monotonic())))
-                    self.num_waiters -= 1
+                self.completer = None if self.completer is me else self.completer
+            raise
+
+    def _wait_or_complete(self, call, deadline, me):
+        with self.changed:
+            is_mine = self.has_joined and self.completer is None and not call.is_ended
             if is_mine:
-                self._complete(oldest, deadline)
-            if deadline is not None and not call.is_ended and time.monotonic() >= deadline:
-                what = call.called.text(True) if call.called is not None else "the call"
-                raise SwitchMLError(f"{what} has not ended within the {timeout_s:g} s of this wait", "timed out")
+                self.completer, oldest = me, self.calls[0]
+            elif not call.is_ended:
+                self.num_waiters += 1
+                self.changed.wait(1 if deadline is None else max(0.0, min(1, deadline - time.monotonic())))
+                self.num_waiters -= 1
+        if is_mine:
+            self._complete(oldest, deadline)
 
     def wait_for_all(self, timeout_s):
         for call in list(self.calls)[-1:]:
@@ -372,7 +372,7 @@ class Offload(Thread):
             oldest = self.calls[0] if self.calls else None
             if oldest is None and self.is_closing and not self.ended:
                 return False
-            if oldest is None or self.is_completing or not (
+            if oldest is None or self.completer is not None or not (
                     self.num_promises or self.is_closing or self.unsubmitted or oldest is self.seen):
                 # Only after a tick without any call does it sleep until it is woken: waking it costs more than a call.
                 self.is_asleep = oldest is None and self.num_seen == self.num_calls and not self.ended
@@ -380,12 +380,12 @@ class Offload(Thread):
                 self.changed.wait(None if self.is_asleep else _TICK_S)
                 self.is_asleep = False
                 return True
-            self.is_completing = True
+            self.completer = object()
         self._complete(oldest)
         return True
 
     def _complete(self, call, deadline=None):
-        """Ends the oldest call, by the thread that has set is_completing; or gives up at the deadline."""
+        """Ends the oldest call, by the completer; or gives up at the deadline."""
         has_ended = False
         try:
             try:
@@ -397,7 +397,7 @@ class Offload(Thread):
                 has_ended = True
         finally:
             with self.changed:
-                self.is_completing = False
+                self.completer = None
                 if has_ended:
                     self._forget(call)
                 if self.num_waiters or self.num_promises or self.is_closing:

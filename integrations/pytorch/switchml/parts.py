@@ -8,6 +8,7 @@ import torch
 
 from . import gloo, staging
 from .job import SML_TYPE
+from .library import SwitchMLError
 
 of_thread = threading.local()  # attends: the id of the Offload that it is of; runs: the one of whose callbacks it runs one now
 
@@ -232,6 +233,10 @@ class Call:
     def pause_s(self):
         """Between two looks at a copy: longer the longer it takes, because the device may compute before it."""
         return min(0.001, max(0.0001, (time.monotonic() - self.made_at) / 16))
+
+    def late(self, timeout_s):
+        what = self.called.text(True) if self.called is not None else "the call"
+        return SwitchMLError(f"{what} has not ended within the {timeout_s:g} s of this wait", "timed out")
 
     def join_streams(self):
         for crossing in self.crossings:

@@ -118,6 +118,11 @@ class Thread:
     def _run(self):
         raise NotImplementedError
 
+    def let_go(self):
+        """A signal handler's exception may break off this thread between taking `changed` and letting go of it."""
+        while self.changed._is_owned():
+            self.changed.release()
+
     def close(self):
         """What was submitted is still completed; then the thread ends."""
         if os.getpid() == self.pid:

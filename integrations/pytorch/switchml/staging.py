@@ -18,6 +18,7 @@ import contextlib
 import threading
 
 from . import cuda, pinned
+from .library import SwitchMLError
 
 # The largest piece. Ranks must agree on it, because each piece is an operation of the library.
 PIECE_BYTES = pinned.PAGE_BYTES
@@ -53,6 +54,11 @@ def block_cuts(starts, num_elements, count):
         start = starts[bisect.bisect_right(starts, at) - 1]
         cuts.append(at - (at - start) % _BLOCK)
     return cuts
+
+
+def copy_error(rank, problem, is_of_device=True):
+    what = "a tensor between its GPU and the host" if is_of_device else "a result to the tensor that it is for"
+    return SwitchMLError(f"rank {rank} could not copy {what}: {problem}", "device" if is_of_device else "", [rank])
 
 
 def span(tensor):
