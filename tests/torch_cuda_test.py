@@ -86,11 +86,13 @@ def check_inference(bench):
                        for dtype in (bench.torch.float32, bench.torch.float32, bench.torch.uint8)]
             works = [bench.dist.all_reduce(tensors[0], async_op=True),
                      bench.dist.all_reduce(tensors[1].t(), async_op=True),
+                     bench.dist.all_reduce(tensors[1].t(), async_op=True),
                      bench.dist.all_reduce(tensors[2], op=bench.dist.ReduceOp.MAX, async_op=True)]
         while not all(work.is_completed() for work in works):
             time.sleep(0.001)
-        for work, tensor, expected in zip(works, tensors, (bench.total, bench.total, bench.size)):
+        for work in works:
             work.wait()
+        for tensor, expected in zip(tensors, (bench.total, bench.total * bench.size, bench.size)):
             bench.expect_filled(tensor, expected, f"what was called {'in' if is_in_mode else 'after'} inference mode")
 
 
@@ -221,12 +223,12 @@ def check_gloo(bench):
     for is_alone in True, False:
         tensor = bench.added(50_000, 0)
         works = []
-        for op in bench.dist.ReduceOp.SUM, bench.dist.ReduceOp.PRODUCT, bench.dist.ReduceOp.SUM:
+        for op in bench.dist.ReduceOp.SUM, bench.dist.ReduceOp.PRODUCT:
             works.append(bench.dist.all_reduce(tensor, op=op, async_op=True))
             while is_alone and not works[-1].is_completed():
                 time.sleep(0.001)
         works[-1].wait()
-        bench.expect_filled(tensor, bench.total ** bench.size * bench.size, "a product by Gloo between two sums")
+        bench.expect_filled(tensor, bench.total ** bench.size, "Gloo's product of a sum")
 
 
 def check_memory(bench):

@@ -20,7 +20,7 @@ from .api import SML_AVG, SML_SUM
 from .job import NS, Busy, CannotJoin, Job
 from .library import SwitchMLError
 from .parts import Call, Edge, Step, of_thread
-from .process import Process, Thread
+from .process import Process, Thread, is_main_thread
 from .settings import Exchange
 from .works import CallWork, Promise, watch_wait
 
@@ -391,7 +391,7 @@ class Offload(Thread):
             try:
                 has_ended = self._finish(call, deadline)
             except Exception as problem:  # pylint: disable=broad-except  # it must end, whatever happened
-                if call.num_waited < call.num_called and threading.current_thread() is threading.main_thread():
+                if self.job is not None and not call.uses_gloo and call.num_waited < len(call.parts) and is_main_thread():
                     raise  # a signal handler's: the library still has the tensors
                 call.error = call.error or SwitchMLError(f"{type(problem).__name__}: {problem}")
                 has_ended = True

@@ -15,6 +15,10 @@ _EXIT_GRACE_S = 1  # for operations still outstanding when the script ends
 _LEAVE_S = 6       # and, with nothing outstanding, until others have what this rank adds up for them
 
 
+def is_main_thread():
+    return threading.current_thread() is threading.main_thread()
+
+
 class Process:
     """The library, one context for all groups, and the list of their threads."""
     lock = threading.RLock()
@@ -85,7 +89,7 @@ class Process:
     def enter_torch(cls):
         """False: it is too late. Else leave_torch() follows."""
         with cls.lock:
-            may_enter = not cls.is_over or threading.current_thread() is threading.main_thread()
+            may_enter = not cls.is_over or is_main_thread()
             cls.num_in_torch += may_enter
             return may_enter
 

@@ -17,6 +17,8 @@ import collections
 import contextlib
 import threading
 
+import torch
+
 from . import cuda, pinned
 from .library import SwitchMLError
 
@@ -69,9 +71,10 @@ def span(tensor):
 
 class _Use:
     """Of a tensor's memory by a call, until the result is back. It keeps the memory for nobody."""
-    __slots__ = "begin", "end", "range", "is_back", "is_dropped"
+    __slots__ = "storage", "begin", "end", "range", "is_back", "is_dropped"
 
     def __init__(self, tensor):
+        self.storage = getattr(tensor, "untyped_storage", tensor.storage)().data_ptr()
         self.begin, self.end = span(tensor)
         self.range, self.is_back, self.is_dropped = None, None, False
 
@@ -130,8 +133,10 @@ class Crossing:
                 cuda.api.wait(down, use.is_back)
         cuda.api.wait(down, self.called)
         if self.dense is not self.tensor:
-            cuda.api.copy(down, self.dense, self.tensor)
+            with torch.inference_mode():  # as in Part.take_result()
+                cuda.api.copy(down, self.dense, self.tensor)
             cuda.api.keep(self.tensor, down)
+            cuda.api.keep(self.dense, down)
         self.before = None
         return True
 
@@ -210,19 +215,23 @@ class Queue:
     """The pieces of one group that wait for host memory, in the order of its calls."""
 
     def __init__(self):
-        self.pieces, self.uses = collections.deque(), collections.deque()  # uses: of calls whose results may not be back
+        self.pieces = collections.deque()
+        self.uses, self.most_uses = {}, 64  # by storage: of calls whose results may not be back
 
     def add(self, crossings, pieces, open_range):
         """Of one call. open_range: the number of the range of coalesced calls that it is in, or None. These share packets,
         so none of them can wait for another one's result."""
-        while self.uses and self.uses[0].is_over():
-            self.uses.popleft()
         for crossing in crossings:
             crossing.use.range = open_range
-            crossing.before = [use for use in self.uses if use.overlaps(crossing.use)
+            crossing.before = [use for use in self.uses.get(crossing.use.storage, ()) if use.overlaps(crossing.use)
                                and (open_range is None or use.range != open_range)]
-        self.uses.extend(crossing.use for crossing in crossings)
+        for crossing in crossings:
+            before = self.uses.get(crossing.use.storage, ())
+            self.uses[crossing.use.storage] = [use for use in before if not use.is_over()] + [crossing.use]
         self.pieces.extend(pieces)
+        if len(self.uses) > self.most_uses:
+            self.uses = {storage: uses for storage, uses in self.uses.items() if not all(use.is_over() for use in uses)}
+            self.most_uses = 64 + 2 * len(self.uses)
 
     def start(self):
         """Starts what there is memory for."""

@@ -24,7 +24,6 @@ begins when the calls before it have ended. Callbacks added to a call's future m
 
 For DistributedDataParallel over another backend: DDPHookState, ddp_hook.
 """
-import collections
 import functools
 import inspect
 import os
@@ -109,7 +108,6 @@ class SwitchMLGroup(dist.ProcessGroup):
         self._range_finisher = works.Finisher()  # of its own: it waits for what the other one ends
         weakref.finalize(self, self._range_finisher.close).atexit = False
         self._kept = {}     # CppWorks
-        self._lent = collections.deque()  # (memory, work): of calls that Gloo does, whose results may not be there
         self._range = None  # works of the calls within start_coalescing() and end_coalescing()
         weakref.finalize(self, self._calls.by_gloo.clear).atexit = False  # no watch does it for a group of one rank
         weakref.finalize(self, gloo.rest).atexit = False
@@ -189,8 +187,6 @@ class SwitchMLGroup(dist.ProcessGroup):
     def _by_switchml(self, parts, reduction, called, result, given=None):
         """A call on tensors, or parts. A profiler shows it from here to its end, under the name that Gloo's would have, with
         the shapes of what is given, unless that is the result. It ends on another thread than this one then, as Gloo's does."""
-        if self._lent:
-            self._take_back(_spans([*(given or ()), *gloo.tensors_in(result)]))
         if torch.autograd._profiler_enabled():
             record = torch._C._autograd._record_function_with_args_enter(f"{self.getBackendName()}:{called.name}",
                                                                          *(given or result))
@@ -312,27 +308,14 @@ class SwitchMLGroup(dist.ProcessGroup):
         if self._offload is not None:
             self._offload.hasten()  # also if it has no calls now, because another rank's may have
         if self._offload is not None and self._offload.calls:
-            return self._lend(tensors, self._offload.put_behind(begin_and_remember, result, self._finisher, called))
+            return self._handed_out(self._offload.put_behind(begin_and_remember, result, self._finisher, called))
         work, finish = begin_and_remember()
         is_behind = called.name == "barrier" and self._finisher.is_busy()  # what is left to do after Gloo's calls before it
         if finish is not None or is_behind or _is_cpp(_caller()):
             promise = works.Promise(result)
             self._finisher.add(work, finish, promise)
             work = promise.work()
-        return self._lend(tensors, work)
-
-    def _lend(self, tensors, work):
-        self._take_back()
-        self._lent.append((_spans(tensors), work))
         return self._handed_out(work)
-
-    def _take_back(self, wanted=()):
-        """What Gloo has of this memory it gives back first, as if the script had waited."""
-        for lent, work in list(self._lent) if wanted else ():
-            if any(begin < its_end and its_begin < end for begin, end in wanted for its_begin, its_end in lent):
-                work.wait()
-        while self._lent and self._lent[0][1].is_completed():
-            self._lent.popleft()
 
     def barrier(self, opts=None):
         inner, called = self._gloo(), self._number("barrier")
@@ -396,12 +379,6 @@ class SwitchMLGroup(dist.ProcessGroup):
         if self._range is not None:
             self._range.append(work)
         return works.CppWork(work, self._kept) if _is_cpp(_caller()) else work
-
-
-def _spans(tensors):
-    """Of those that have memory of their own, in one stretch."""
-    return [staging.span(tensor) for tensor in tensors
-            if tensor.layout == torch.strided and tensor.numel() and not gloo.stands_for_another(tensor)]
 
 
 def _in_order(arguments, keywords):
