@@ -238,6 +238,7 @@ def main():
     if probe.returncode != 0:
         print("1..0 # SKIP PyTorch is not installed (Debian: python3-torch)")
         return
+    ports.leave_others()
     tap.main(globals())
 
 

@@ -241,6 +241,7 @@ def main():
     if found.returncode != 0:
         print("1..0 # SKIP this machine has no PyTorch that brings its tests (Debian: python3-torch)")
         return 0
+    ports.leave_others()
     with torch_ranks.folder_of_this_program():
         if options.all or options.names or options.source:
             def test_all():

@@ -19,7 +19,7 @@ import threading
 import time
 
 import tap
-from ports import fixed_port
+from ports import fixed_port, leave_others
 from tap import patience_s
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -305,6 +305,7 @@ def main(namespace):
             if not hasattr(case, "ends_as_interpreters_do"):
                 end()
         return
+    leave_others()
     with folder_of_this_program():
         NURSERY = Nursery()
         try:
