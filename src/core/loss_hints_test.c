@@ -395,6 +395,32 @@ static void a_missing_grant_is_asked_for(void **state) {
   free(d.w);
 }
 
+static void expect_question(struct desk *d, uint64_t now_ns, uint32_t grant) {
+  struct sml_send send;
+  while ((send = next(d, now_ns)).kind == SML_SEND_UPDATE) continue;
+  assert_int_equal(send.kind, grant == 0 ? SML_SEND_NONE : SML_SEND_PROBE);
+  if (grant != 0) assert_int_equal(send.header.chunk, grant);
+}
+
+/* Nothing more is summed that could show that the question was lost. But the answer to a later one is here. */
+static void a_lost_question_shows_in_later_answers(void **state) {
+  (void)state;
+  struct desk d;
+  make_desk(&d);
+  for (uint32_t s = 0; s < 9; s++) /* 1 and 5 are lost */
+    if (s % 4 != 1) give_result(&d, s, NUM_SLOTS + s, 0, 2 * MS);
+  expect_question(&d, 2 * MS + MS / 5, NUM_SLOTS + 1);
+  expect_question(&d, 2 * MS + MS / 5 + 1, NUM_SLOTS + 5);
+  for (uint32_t s = 10; s < 13; s++) give_result(&d, s, NUM_SLOTS + s, 0, 4 * MS); /* and 9 */
+  expect_question(&d, 4 * MS + MS / 5, NUM_SLOTS + 9);
+  give_result(&d, 5, NUM_SLOTS + 5, SML_FLAG_RETRANSMISSION, 5 * MS);
+  expect_question(&d, 5 * MS, 0); /* asked about at the same time: its answer may follow */
+  give_result(&d, 9, NUM_SLOTS + 9, SML_FLAG_RETRANSMISSION, 6 * MS);
+  expect_question(&d, 6 * MS, NUM_SLOTS + 1);
+  expect_question(&d, 6 * MS, 0);
+  free(d.w);
+}
+
 /* Where order shows losses the clock is patient, and asks about one chunk of 256 at most and 32 to begin with: else
  * each chunk that waits for another rank's repair would be asked about, and its result come twice. */
 static void the_clock_asks_late_and_rarely(void **state) {
@@ -526,6 +552,7 @@ int main(void) {
       cmocka_unit_test(a_full_window_is_asked_about_at_its_end),
       cmocka_unit_test(who_asks_is_not_asked),            cmocka_unit_test(nobody_asks_who_left),
       cmocka_unit_test(a_result_is_found_by_its_grant),   cmocka_unit_test(a_missing_grant_is_asked_for),
+      cmocka_unit_test(a_lost_question_shows_in_later_answers),
       cmocka_unit_test(crossing_questions_are_not_answered),
       cmocka_unit_test(gaps_are_found_wherever_they_are), cmocka_unit_test(the_clock_asks_late_and_rarely),
       cmocka_unit_test(needless_repeats_are_counted),     cmocka_unit_test(a_new_chunk_is_not_suspected),

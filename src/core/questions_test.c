@@ -268,6 +268,27 @@ static void repairs_of_others_make_no_end_long(void **state) {
   free_lane(lane);
 }
 
+/* Round trips of 40 ms on a path of 2 ms: the rank's own queue, which is empty once the results of what it sent are
+ * here. So 2.5 ms without a result show that the last chunk was lost, and 5 ms that the question was. */
+static void an_own_queue_makes_no_end_long(void **state) {
+  (void)state;
+  struct lane *lane = begin_lane(64, 128, 2 * MS);
+  struct sml_header h;
+  const uint64_t sent_ns = lane->now_ns;
+  for (uint32_t i = 0; i < 127; i++) { /* of 0.6 ms each */
+    lane->now_ns = sent_ns + 2 * MS + i * 6 * MS / 10 + i / 64 * 16 * MS / 10;
+    give_result(lane, i % 64, 64 + i, 0);
+    assert_int_equal(send_update(lane), i < 64);
+  }
+  static const struct { uint64_t passed_ns; uint32_t num_probes; } asked[] = {
+      {82 * MS, 0}, {83 * MS, 1}, {87 * MS, 1}, {89 * MS, 3}};
+  for (size_t i = 0; i < SML_ARRAY_LEN(asked); i++) {
+    lane->num_probes += ask(lane, sent_ns + asked[i].passed_ns, &h);
+    assert_int_equal(lane->num_probes, asked[i].num_probes);
+  }
+  free_lane(lane);
+}
+
 /* The join measured a long path, on a processor that was busy; a sample does not. So the last chunks are not asked
  * about as soon as above. */
 static void a_busy_processor_is_no_long_path(void **state) {
@@ -455,6 +476,7 @@ int main(void) {
       cmocka_unit_test(the_window_narrows_while_nothing_is_summed),
       cmocka_unit_test(the_end_on_a_long_path_is_asked_about_soon),
       cmocka_unit_test(repairs_of_others_make_no_end_long),
+      cmocka_unit_test(an_own_queue_makes_no_end_long),
       cmocka_unit_test(a_busy_processor_is_no_long_path),
       cmocka_unit_test(a_pause_between_trains_is_no_silence),
       cmocka_unit_test(a_small_buffer_holds_new_chunks_back),

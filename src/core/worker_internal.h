@@ -106,6 +106,7 @@ struct gap {
   uint64_t noticed_ns, asked_ns; /* 0: not yet */
   uint64_t order;    /* roughly that of the update whose result is missing */
   bool is_due;       /* to be asked about now */
+  bool is_again;     /* asked about more than once: nobody knows which question is answered */
 };
 
 struct sml_worker {

@@ -8,7 +8,8 @@
  *   silence   no result came, or nothing new went out, for twice as long as   each slot, 8 to 32 at once
  *             answers take
  *   end       on a long path nothing is left to send, and a round trip and a    the slot
- *             quarter have passed since the last update
+ *             quarter have passed since the last update, or the shortest one
+ *             since the last result
  *   window    the window is full, and for as long no update is known to have  the update that was sent last
  *             arrived
  *   timer     the slot's timeout is over; twice that where order counts       the slot
@@ -19,10 +20,10 @@
  *
  * A one-way window has no timer, and silence asks about the first slots of the stream that wait.
  *
- * How often: order asks again when a chunk that was sent after the question has completed. Silence, window and timer
- * wait twice as long after each question in a row. Silence and (where order counts) the timer also have budgets: 256
- * completed chunks pay for one question, and for silence a loss that was shown pays for two. The worker asks about a
- * wrong sum once; the second time the lane fails.
+ * How often: order asks again when a chunk that was sent after the question has completed, or a later question is
+ * answered. Silence, window and timer wait twice as long after each question in a row. Silence and (where order counts)
+ * the timer also have budgets: 256 completed chunks pay for one question, and for silence a loss that was shown pays
+ * for two. The worker asks about a wrong sum once; the second time the lane fails.
  *
  * The answer is the result, or a PENDING that says who is missing. The aggregator asks, too: if it lacks this rank's
  * update although later ones came, it sends a PENDING by itself (aggregator_solicit.c). */
@@ -66,6 +67,7 @@ static void close_gap(struct sml_worker *w, uint64_t grant, bool is_repeat) {
     if (w->gaps[i].grant != grant) continue;
     /* It was late, not lost: more packets overtake one than was thought. */
     if (!is_repeat && w->gaps[i].asked_ns != 0) sml_worker_note_late(w);
+    if (is_repeat && !w->gaps[i].is_again) w->answered_ns = sml_max_u64(w->answered_ns, w->gaps[i].asked_ns);
     remove_gap(w, i);
     return;
   }
@@ -87,14 +89,21 @@ void sml_worker_note_grant(struct sml_worker *w, uint64_t grant, bool is_repeat,
   w->next_grant = grant + 1;
 }
 
-/* A gap is due when enough grants have overtaken it, and again when a chunk sent after the question has completed. */
+/* Whether the question about a gap, or its answer, was lost: a chunk that was sent after it has completed, or a later
+ * question is answered. They are answered in their order. */
+static bool was_asked_in_vain(const struct sml_worker *w, const struct gap *gap) {
+  const uint64_t reorder_ns = sml_max_u64(w->rto.min_ns / 4, SML_REORDER_NS);
+  return gap->asked_ns + w->rto.srtt_ns / 2 < w->latest_acked_ns || gap->asked_ns + reorder_ns < w->answered_ns;
+}
+
+/* A gap is due when enough grants have overtaken it, and again when it was asked about in vain. */
 static void find_due_gaps(struct sml_worker *w, uint64_t now_ns) {
   for (uint32_t i = 0; i < w->num_gaps; i++) {
     struct gap *gap = &w->gaps[i];
     if (gap->is_due) continue;
     const bool is_overtaken =
         w->next_grant - gap->grant > w->gap_threshold && now_ns - gap->noticed_ns >= SML_REORDER_NS;
-    gap->is_due = gap->asked_ns == 0 ? is_overtaken : gap->asked_ns + w->rto.srtt_ns / 2 < w->latest_acked_ns;
+    gap->is_due = gap->asked_ns == 0 ? is_overtaken : was_asked_in_vain(w, gap);
     w->num_due_gaps += gap->is_due;
   }
 }
@@ -104,6 +113,7 @@ uint64_t sml_worker_take_due_gap(struct sml_worker *w, uint64_t now_ns) {
   SML_ASSERT(w->num_due_gaps > 0);
   while (!w->gaps[i].is_due) i++;
   w->gaps[i].is_due = false;
+  w->gaps[i].is_again = w->gaps[i].asked_ns != 0;
   w->gaps[i].asked_ns = now_ns;
   w->num_due_gaps--;
   sml_congestion_on_loss(&w->congestion, &w->rto, w->gaps[i].order, w->last_order, now_ns);
@@ -274,13 +284,20 @@ static bool is_at_end(const struct sml_worker *w) {
          w->waiting.head == NONE && num_affordable(w->silence_budget) > 0;
 }
 
-/* What was sent last has its result by now, or is lost (RFC 8985 calls this a tail loss probe). */
+/* What was sent last has its result by now, or is lost (RFC 8985 calls this a tail loss probe): a usual round trip has
+ * passed, or the shortest one since the last result. For a usual one may have been spent in this rank's own queue,
+ * which is empty now. Results come as far apart as the updates left. */
 static uint64_t end_deadline_of(const struct sml_worker *w, uint32_t level) {
+  const struct sml_rto *rto = &w->rto;
   const uint64_t sent_ns = w->slots[w->levels[level].head].sent_ns;
-  const uint64_t answer_ns = w->rto.answer_ns > 0 ? w->rto.answer_ns : w->rto.srtt_ns;
-  const uint64_t trip_ns = sml_min_u64(answer_ns, w->rto.srtt_ns);
-  if (level == 0) return sml_max_u64(sent_ns, w->last_update_ns) + trip_ns + trip_ns / 4;
-  return sent_ns + ((answer_ns + answer_ns / 4) << sml_min_u32(level - 1, MOST_PAID_LEVEL));
+  const uint64_t least_ns = rto->path_ns > 0 ? sml_min_u64(rto->path_ns, rto->min_ns) : rto->min_ns;
+  const uint64_t answer_ns = rto->answer_ns > 0 ? rto->answer_ns : sml_min_u64(2 * least_ns, rto->srtt_ns);
+  if (level > 0) return sent_ns + ((answer_ns + answer_ns / 4) << sml_min_u32(level - 1, MOST_PAID_LEVEL));
+  const uint64_t usual_ns = rto->answer_ns > 0 ? sml_min_u64(rto->answer_ns, rto->srtt_ns) : rto->srtt_ns;
+  const uint64_t last_ns = sml_max_u64(sent_ns, w->last_update_ns);
+  const uint64_t behind_ns = w->last_update_ns - sml_min_u64(w->latest_acked_ns, w->last_update_ns);
+  const uint64_t quiet_ns = sml_max_u64(last_ns, w->progress_ns + behind_ns) + least_ns + least_ns / 4;
+  return sml_min_u64(last_ns + usual_ns + usual_ns / 4, quiet_ns);
 }
 
 /* A one-way window: when silence asks about what is missing first. Its slots wait from when they were freed, most of
