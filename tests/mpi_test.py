@@ -40,8 +40,9 @@ def compiled(compiler, source):
         raise tap.Skip(f"{compiler} is not installed")
     program = os.path.join(FOLDER.name, compiler + "-" + source)
     if not os.path.exists(program):
-        subprocess.run([compiler, "-O1", "-o", program, os.path.join(HERE, "tools", source)], check=True,
-                       capture_output=True)
+        sources = [source, "mpi_yield.c"] if "mpich" in compiler else [source]
+        subprocess.run([compiler, "-O1", "-o", program, *(os.path.join(HERE, "tools", name) for name in sources)],
+                       check=True, capture_output=True)
     return program
 
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * A library to preload into programs of an MPICH over UCX, so that more ranks than processors may run: whoever finds no
- * message gives way. MPICH asks again and again until the kernel takes the processor away, which 8 ranks on 2
- * processors do for 5 times as long. */
+ * A part of programs of an MPICH over UCX, or a library to preload into them, so that more ranks than processors may
+ * run: whoever finds no message gives way. MPICH asks again and again until the kernel takes the processor away, which
+ * 8 ranks on 2 processors do for 5 times as long. Without UCX nobody calls this. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <sched.h>
