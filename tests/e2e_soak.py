@@ -24,7 +24,7 @@ import ports
 import real
 import tap
 
-SHORT_S = 15
+SHORT_S = 8
 KEYS = "tenant 0f0e0d0c0b0a09080706050403020100\n"
 FLOOD_RATE = 5000  # a second: strangers, not a lack of processors, is what this is about
 SHARED = {"SWITCHML_SHARED_MEMORY": 1}
