@@ -222,7 +222,7 @@ def interrupt_at(seconds, number, folder):
 
 def test_interrupts_leave_nothing():
     draw = random.Random(1)
-    moments = [0.0, 0.01, 0.03] + [draw.uniform(0, 1.5) for _ in range(7)]
+    moments = [0.0, 0.01, 0.03] + [draw.uniform(0, 0.8) for _ in range(7)]
     for seconds, number in zip(moments, [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGINT] * 3):
         with tempfile.TemporaryDirectory() as folder:
             if seconds < 0.02:
