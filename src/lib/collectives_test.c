@@ -36,7 +36,7 @@ static size_t part_of(uint32_t round, uint32_t rank) {
 
 /* What all ranks call in a round, and this rank's place in it. */
 struct round {
-  size_t counts[MAX_RANKS], total, first, own;
+  size_t counts[MAX_RANKS], total, first, own, used; /* used: at most so many bytes of out, and one behind them */
   sml_type type;
   size_t elem_bytes;
   uint8_t *in, *whole, *out;
@@ -52,13 +52,14 @@ static void begin_round(struct rank *r, uint32_t i, struct round *round) {
     round->total += round->counts[k];
   }
   round->own = round->counts[r->rank] * round->elem_bytes;
+  round->used = 8 * round->total + MAX_RANKS + 1;
   round->in = malloc(8 * MOST_ELEMS * 3);
   round->whole = round->in + 8 * MOST_ELEMS;
   round->out = round->whole + 8 * MOST_ELEMS;
-  memset(round->out, 0x5a, 8 * MOST_ELEMS);
+  memset(round->out, 0x5a, round->used);
   for (size_t e = 0; e < round->total; e++) {
-    const float value = (float)(int32_t)(sml_mix64(e * 64 + r->rank + i) >> 40) * 0x1p-11f;
     const uint64_t bits = sml_mix64(e * 64 + r->rank + i);
+    const float value = (float)(int32_t)(bits >> 40) * 0x1p-11f;
     const uint16_t half = (uint16_t)(0x3f80 + (bits & 0x7f));
     uint8_t *at = round->in + e * round->elem_bytes;
     if (round->type == SML_FLOAT32) memcpy(at, &value, sizeof value);
@@ -121,7 +122,7 @@ static void gather_parts(struct rank *r, uint32_t i, struct round *round) {
 static void to_and_from_a_root(struct rank *r, uint32_t i, struct round *round) {
   const uint32_t root = i % r->world->num_ranks;
   const size_t num_bytes = part_of(i, root) * 3 + 1;
-  memset(round->out, r->rank == root ? 0x77 : 0x11, 8 * MOST_ELEMS);
+  memset(round->out, r->rank == root ? 0x77 : 0x11, round->used);
   for (size_t b = 0; b < num_bytes && r->rank == root; b++) round->out[b] = (uint8_t)sml_mix64(b * 5 + i);
   sml_operation *op = NULL;
   sml_status status = sml_broadcast(r->job, round->out, num_bytes, root, NULL, &op);
@@ -144,7 +145,7 @@ static void call_all(struct rank *r) {
     uint8_t *memory = round.in;
     scatter_others(r, i, &round);
     if (r->failure[0] == 0) scatter_sums(r, i, &round);
-    memset(round.out, 0x5a, 8 * MOST_ELEMS);
+    memset(round.out, 0x5a, round.used);
     if (r->failure[0] == 0) gather_parts(r, i, &round);
     free(memory);
     round.in = NULL;
