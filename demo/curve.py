@@ -18,7 +18,7 @@ from torch.nn.utils import parameters_to_vector
 import fashion
 
 WARM_UP_STEPS, DECAY_FROM = 20, 0.1  # the learning rate rises, stays, and falls to 0 from this part on
-NUM_ALONE, ALONE_STEPS = 6, 15       # the parts of a step by themselves: blocks of each backend, in turns
+NUM_ALONE, ALONE_STEPS = 6, 15       # the parts of a step by themselves: blocks of each backend, in turns; no more than trained
 
 
 class Straight(torch.autograd.Function):
@@ -180,16 +180,16 @@ class Training:
 
     def measure_alone(self):
         """The two parts of a step by themselves. What is trained here is not kept: the bits have been taken."""
-        sample = self.batches.next()
+        sample, num_steps = self.batches.next(), min(ALONE_STEPS, self.step)
         for name, function in (("all_reduce", lambda: dist.all_reduce(self.alone, group=self.group)),
                                ("computing", lambda: self.model.step(*sample, 0.0, is_alone=True))):
             function()
             dist.barrier()
             start = time.monotonic()
-            for _ in range(ALONE_STEPS):
+            for _ in range(num_steps):
                 function()
             dist.barrier()
-            self.alone_s[name].append((time.monotonic() - start) / ALONE_STEPS)
+            self.alone_s[name].append((time.monotonic() - start) / num_steps)
 
 
 def train(trainings, arguments, rank, size):
@@ -226,7 +226,8 @@ def main():
     dist.init_process_group("gloo")  # for what is not measured; each training has a group of its own
     rank, size = dist.get_rank(), dist.get_world_size()
     groups = {backend: dist.new_group(backend=backend) for backend in backends}
-    data = [each[rank::size].clone() for each in fashion.read("train", 60000)]
+    num_images = min(60000, arguments.steps * arguments.batch * size)
+    data = [each[rank::size].clone() for each in fashion.read("train", num_images)]
     data[0] = fashion.normal(data[0])
     trainings = [Training(backend, groups[backend], arguments, data, size) for backend in backends]
     mine = train(trainings, arguments, rank, size)

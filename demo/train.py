@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 
 import fashion
 
-WIDTH = 2816  # 10.2 M parameters: 41 MB of gradients a step
+WIDTH = int(os.environ.get("SML_DEMO_TEST_WIDTH", "2816"))  # 10.2 M parameters: 41 MB of gradients a step; a test wants fewer
 LEARNING_RATE, MOMENTUM = 0.05, 0.9
 TRIAL_STEPS, FEWEST_STEPS = 2, 4  # how long a step takes the first ones show
 
