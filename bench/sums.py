@@ -1,9 +1,9 @@
-#!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """What the library makes of arrays: sums by the PyTorch backend, in a process a rank, without an aggregator."""
+import multiprocessing
 import os
-import subprocess
 import sys
+import time
 
 import numpy
 
@@ -22,23 +22,30 @@ def by_library(tensors, folder, **variables):
                if os.path.exists(path)]
     if not library:
         raise SystemExit(f"the library is not built in {BUILD}: make")
-    environment = {**os.environ, "PYTHONPATH": os.path.join(ROOT, "integrations/pytorch"), "MASTER_ADDR": "127.0.0.1",
-                   "MASTER_PORT": str(demo_ranks.free_port()), "WORLD_SIZE": str(ranks), "SWITCHML_LIBRARY": library[0],
-                   "SWITCHML_SUMMARY": "0", "SWITCHML_REQUIRE": "1", "USE_LIBUV": "0", **variables}
-    started = [subprocess.Popen([sys.executable, os.path.abspath(__file__), folder],
-                                env={**environment, "RANK": str(rank)}) for rank in range(ranks)]
+    environment = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(demo_ranks.free_port()), "WORLD_SIZE": str(ranks),
+                   "SWITCHML_LIBRARY": library[0], "SWITCHML_SUMMARY": "0", "SWITCHML_REQUIRE": "1", "USE_LIBUV": "0", **variables}
+    fork = multiprocessing.get_context("fork")  # the caller may have imported torch, which takes seconds
+    started = [fork.Process(target=rank_main, args=(folder, {**environment, "RANK": str(rank)})) for rank in range(ranks)]
     try:
-        statuses = [each.wait(timeout=LIMIT_S) for each in started]
+        for each in started:
+            each.start()
+        deadline = time.monotonic() + LIMIT_S
+        for each in started:
+            each.join(max(0, deadline - time.monotonic()))
+        statuses = [each.exitcode for each in started]
     finally:
         for each in started:
-            each.kill()
-    if any(statuses):
+            if each.pid:
+                each.kill()
+    if any(status != 0 for status in statuses):
         raise SystemExit(f"ranks ended with {statuses}")
     with numpy.load(os.path.join(folder, "out.npz")) as found:
         return [found[name] for name in found.files]
 
 
-def rank_main(folder):
+def rank_main(folder, environment):
+    os.environ.update(environment)
+    sys.path.insert(0, os.path.join(ROOT, "integrations/pytorch"))
     import torch  # pylint: disable=import-outside-toplevel
     import switchml.torch  # noqa: F401  pylint: disable=import-outside-toplevel,unused-import
     torch.set_num_threads(1)
@@ -51,7 +58,3 @@ def rank_main(folder):
     if rank == 0:
         numpy.savez(os.path.join(folder, "out.npz"), *[each.numpy() for each in sums])
     torch.distributed.destroy_process_group()
-
-
-if __name__ == "__main__":
-    rank_main(sys.argv[1])
