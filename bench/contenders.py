@@ -47,13 +47,13 @@ def percentile(values, share):
 
 
 class Tools:
-    """Programs of the benchmarks that are compiled when they are needed, into a folder of this run."""
+    """Programs of the benchmarks that are compiled when they are needed, into a folder of this run, or of several runs of a test."""
 
     def __init__(self, folder):
         self.folder = folder
 
     def _compile(self, name, *command):
-        path = os.path.join(self.folder, name)
+        path = os.path.join(os.environ.get("SML_BENCH_TEST_TOOLS", self.folder), name)
         if not os.path.exists(path):
             result = subprocess.run([*command, "-o", path], capture_output=True, text=True, check=False)
             if result.returncode != 0:
@@ -72,18 +72,12 @@ class Tools:
                              os.path.join(HERE, "peers/mpi_replay.c"))
 
     def gloo_replay(self):
-        path = os.path.join(self.folder, "gloo_replay")
-        if not os.path.exists(path):
-            self._compile("gloo_replay", "g++", "-O3", "-march=native", os.path.join(HERE, "peers/gloo_replay.cc"),
-                          "-lgloo", "-lpthread")
-        return path
+        return self._compile("gloo_replay", "g++", "-O3", "-march=native", os.path.join(HERE, "peers/gloo_replay.cc"),
+                             "-lgloo", "-lpthread")
 
     def gloo(self):
-        path = os.path.join(self.folder, "gloo_calls")
-        if not os.path.exists(path):
-            self._compile("gloo_calls", "g++", "-O3", "-march=native", os.path.join(HERE, "peers/gloo_calls.cc"),
-                          "-lgloo", "-lpthread")
-        return path
+        return self._compile("gloo_calls", "g++", "-O3", "-march=native", os.path.join(HERE, "peers/gloo_calls.cc"),
+                             "-lgloo", "-lpthread")
 
 
 def copy_rate(tools, num_processes, size_bytes):

@@ -489,4 +489,6 @@ def marked_processes(own):
 
 
 if __name__ == "__main__":
-    tap.main(globals())
+    with tempfile.TemporaryDirectory(prefix="switchml-bench-test-") as tools:
+        os.environ["SML_BENCH_TEST_TOOLS"] = tools  # the peers' programs take seconds to compile: once for all runs
+        tap.main(globals())
