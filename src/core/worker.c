@@ -385,8 +385,8 @@ static void note_answer(struct sml_worker *w, struct slot *slot, uint64_t now_ns
   w->late_ns = now_ns;
   if (slot->num_unanswered != 1) return;
   slot->num_unanswered = 0;
-  w->answered_ns = sml_max_u64(w->answered_ns, slot->sent_ns);
-  if (is_one_way(w)) w->has_news = true;
+  if (is_one_way(w)) w->answered_ns = sml_max_u64(w->answered_ns, slot->sent_ns);
+  w->has_news = true;
   sml_rto_answer(&w->rto, now_ns - sml_min_u64(slot->asked_ns, now_ns));
 }
 
