@@ -55,9 +55,10 @@ class Tools:
     def _compile(self, name, *command):
         path = os.path.join(os.environ.get("SML_BENCH_TEST_TOOLS", self.folder), name)
         if not os.path.exists(path):
-            result = subprocess.run([*command, "-o", path], capture_output=True, text=True, check=False)
+            result = subprocess.run([*command, "-o", path + ".new"], capture_output=True, text=True, check=False)
             if result.returncode != 0:
                 raise BenchError(f"{' '.join(command)}: {result.stderr.strip()[-800:]}")
+            os.replace(path + ".new", path)
         return path
 
     def memcopy(self):

@@ -47,7 +47,7 @@ def rank_main(folder, environment):
     os.environ.update(environment)
     sys.path.insert(0, os.path.join(ROOT, "integrations/pytorch"))
     import torch  # pylint: disable=import-outside-toplevel
-    import switchml.torch  # noqa: F401  pylint: disable=import-outside-toplevel,unused-import
+    import switchml.torch  # pylint: disable=import-outside-toplevel
     torch.set_num_threads(1)
     torch.distributed.init_process_group("switchml")
     rank = torch.distributed.get_rank()
@@ -58,3 +58,4 @@ def rank_main(folder, environment):
     if rank == 0:
         numpy.savez(os.path.join(folder, "out.npz"), *[each.numpy() for each in sums])
     torch.distributed.destroy_process_group()
+    switchml.process.Process.at_exit()  # a forked rank ends without it, and others may wait for what this one adds up

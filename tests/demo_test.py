@@ -29,8 +29,8 @@ import netbed  # pylint: disable=wrong-import-position  # bench/netbed.py
 
 
 def need_torch():
-    find = "import importlib.util as u; raise SystemExit(not u.find_spec('torch'))"  # to import it takes seconds
-    if subprocess.run([PYTHON, "-c", find], check=False).returncode != 0:
+    find = "import importlib.util as u; raise SystemExit(not getattr(u.find_spec('torch'), 'origin', None))"  # to import it takes seconds
+    if subprocess.run([PYTHON, "-P", "-c", find], check=False).returncode != 0:
         raise tap.Skip("PyTorch is not installed (Debian: python3-torch)")
     if not os.path.isdir("/usr/share/datasets/fashion-mnist"):
         raise tap.Skip("Fashion-MNIST is not installed (Debian: dataset-fashion-mnist)")

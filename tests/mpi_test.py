@@ -41,7 +41,7 @@ def compiled(compiler, source):
     program = os.path.join(FOLDER.name, compiler + "-" + source)
     if not os.path.exists(program):
         sources = [source, "mpi_yield.c"] if "mpich" in compiler else [source]
-        subprocess.run([compiler, "-O1", "-o", program, *(os.path.join(HERE, "tools", name) for name in sources)],
+        subprocess.run([compiler, "-O1", "-o", program, *(os.path.join(HERE, "tools", name) for name in sources), "-ldl"],
                        check=True, capture_output=True)
     return program
 

@@ -35,9 +35,8 @@ SANITIZER_ENV = {
 }
 MEMCHECK = ("valgrind --quiet --error-exitcode=99 --leak-check=full --fair-sched=try "
             f"--suppressions={ROOT}/tools/memcheck.supp")
-LLD = ["-Dc_link_args=-fuse-ld=lld"] if shutil.which("ld.lld") else [] # in half the time
 # -g1 and -O1: half as much to build, and reports name lines as well
-ASAN = ("build-asan", ["--optimization=1", "-Db_sanitize=address,undefined", "-Db_lundef=false", "-Dc_args=-g1", *LLD], "clang",
+ASAN = ("build-asan", ["--optimization=1", "-Db_sanitize=address,undefined", "-Db_lundef=false", "-Dc_args=-g1"], "clang",
         ["--no-suite", "soak", "--no-suite", "nosan", "--timeout-multiplier", "4"])
 # name: (directory, meson options, compiler if CC does not name one and it is there, arguments of meson test)
 SUITES = {
