@@ -286,7 +286,7 @@ static bool is_at_end(const struct sml_worker *w) {
 
 /* What was sent last has its result by now, or is lost (RFC 8985 calls this a tail loss probe): a usual round trip has
  * passed, or the shortest one since the last result. For a usual one may have been spent in this rank's own queue,
- * which is empty now. Results come as far apart as the updates left, or as those before them came. */
+ * which is empty now. Results come as far apart as the updates left, and a narrow link elsewhere parts them more. */
 static uint64_t end_deadline_of(const struct sml_worker *w, uint32_t level) {
   const struct sml_rto *rto = &w->rto;
   const uint64_t sent_ns = w->slots[w->levels[level].head].sent_ns;
@@ -297,9 +297,8 @@ static uint64_t end_deadline_of(const struct sml_worker *w, uint32_t level) {
   const uint64_t usual_ns = sml_min_u64(answer_ns, rto->srtt_ns);
   const uint64_t last_ns = sml_max_u64(sent_ns, w->last_update_ns);
   const uint64_t behind_ns = w->last_update_ns - sml_min_u64(w->latest_acked_ns, w->last_update_ns);
-  const uint64_t apart_ns = sml_max_u64(behind_ns, w->congestion.round_gap_ns);
   const uint64_t quiet_ns = least_ns + sml_max_u64(least_ns / 4, SML_RTO_FLOOR_NS);
-  return sml_min_u64(last_ns + usual_ns + usual_ns / 4, sml_max_u64(last_ns, w->progress_ns + apart_ns) + quiet_ns);
+  return sml_min_u64(last_ns + usual_ns + usual_ns / 4, sml_max_u64(last_ns, w->progress_ns + behind_ns) + quiet_ns);
 }
 
 /* A one-way window: when silence asks about what is missing first. Its slots wait from when they were freed, most of
