@@ -306,6 +306,37 @@ static void aborts_end_all_stages(void **state) {
   }
 }
 
+/* The pool hands out first what came back last: what was the first of a batch is an exact call now. */
+static void be_late_after_a_batch(struct rank *r) {
+  float *x = (float *)(void *)memory->in[0][r->rank];
+  const sml_operation_options sooner = {.struct_bytes = sizeof sooner, .timeout_ns = 4 * SML_NS_PER_S};
+  const sml_operation_options later = {.struct_bytes = sizeof later, .exact = 1, .timeout_ns = 5 * SML_NS_PER_S};
+  sml_operation *ops[2], *late = NULL;
+  sml_error error = SML_ERROR_INIT;
+  memset(x, 0, MAX_ELEMS * sizeof *x);
+  CHECK(r, sml_batch_begin(r->job) == SML_OK);
+  for (uint32_t i = 0; i < 2; i++)
+    CHECK(r, sml_allreduce(r->job, x + 10 * i, x + 10 * i, 10, SML_FLOAT32, SML_SUM, &sooner, &ops[i]) == SML_OK);
+  CHECK(r, sml_batch_end(r->job) == SML_OK);
+  for (uint32_t i = 0; i < 2; i++) CHECK(r, sml_operation_wait(ops[i], 30 * SML_NS_PER_S) == SML_OK);
+  for (uint32_t i = 2; i-- > 0;) sml_operation_release(ops[i]);
+  if (r->rank == 1) return;
+  const sml_status status = sml_allreduce(r->job, x, x, MAX_ELEMS, SML_FLOAT32, SML_SUM, &later, &late);
+  CHECK(r, status == SML_OK, "%s", sml_error_detail());
+  CHECK(r, sml_operation_wait(late, 30 * SML_NS_PER_S) == SML_ERR_TIMEOUT);
+  sml_operation_error(late, &error);
+  sml_operation_release(late);
+  CHECK(r, is_named(&error, 1) && error.operation == 2, "%u %s", (unsigned)error.operation, error.detail);
+}
+
+static void a_call_forgets_the_batch_before(void **state) {
+  (void)state;
+  struct world w;
+  start_jobs(&w, NULL, 0);
+  world_run(&w, be_late_after_a_batch);
+  world_stop(&w);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(long_sums_are_exact_beside_others),
@@ -315,6 +346,7 @@ int main(void) {
       cmocka_unit_test(one_rank_needs_no_other),
       cmocka_unit_test(ranks_that_differ_are_named),
       cmocka_unit_test(aborts_end_all_stages),
+      cmocka_unit_test(a_call_forgets_the_batch_before),
   };
   memory = malloc(sizeof *memory);
   if (memory == NULL) return 1;

@@ -415,6 +415,7 @@ void sml_operation_prepare(struct sml_operation *op, struct sml_job *job, const 
   atomic_store_explicit(&engine->status, SML_OK, memory_order_relaxed);
   atomic_store_explicit(&op->status, SML_IN_PROGRESS, memory_order_relaxed);
   op->job = job;
+  op->next_member = NULL; /* of a batch, which the pool's entry was in before */
   op->retained = NULL;
   op->is_released = op->is_noted = false;
   op->is_small = sml_job_runs_small(job) && sml_callers_run(&job->num_at_once, plan);
