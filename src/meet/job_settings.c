@@ -358,6 +358,7 @@ static sml_status exchange(const struct sml_job_settings *s, sml_status status, 
   if (all == NULL) return sml_fail(SML_ERR_NO_MEMORY, "no memory for the records of %u ranks", o->world_size);
   sml_status verdict = sml_job_settings_gather(s, mine, all, RECORD_BYTES);
   if (verdict == SML_OK) verdict = judge_records(all, o->world_size, random_out);
+  else if (status != SML_OK) verdict = sml_fail(status, "%s", r.detail); /* why others left, or wait */
   free(all);
   return verdict;
 }
