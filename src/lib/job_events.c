@@ -390,6 +390,13 @@ static void ask_for_epoch(struct sml_job *job) {
   }
 }
 
+static void serve_abort(struct sml_job *job) {
+  if (!job->wants_abort) return;
+  send_abort(job);
+  job->wants_abort = false;
+  pthread_cond_broadcast(&job->changed); /* for sml_job_abort */
+}
+
 /* What callers want of this thread. */
 static void serve_wants(struct sml_job_shard *shard, uint64_t now_ns) {
   struct sml_job *job = shard->job;
@@ -402,9 +409,9 @@ static void serve_wants(struct sml_job_shard *shard, uint64_t now_ns) {
     sml_member_late_ask(&job->state, now_ns);
     sml_control_wake(&job->context->control);
   }
-  if (job->wants_abort) send_abort(job);
-  if (job->wants_reports || job->wants_abort) pthread_cond_broadcast(&job->changed); /* for sml_job_abort */
-  job->wants_reports = job->wants_abort = false;
+  if (job->wants_reports) pthread_cond_broadcast(&job->changed);
+  job->wants_reports = false;
+  serve_abort(job);
   if (job->state.phase == SML_MEMBER_HAS_FAILED && member->state < SML_MEMBER_RUNNING) sml_member_give_up(member);
   if (job->wants_leave) sml_member_leave(member, now_ns);
 }
@@ -417,6 +424,7 @@ static uint64_t on_tick(void *user, uint64_t now_ns) {
   pthread_mutex_lock(&job->lock);
   if (job->state.oldest != NULL) sml_job_look_locked(job, &sight);
   const bool is_unknown = sml_member_late_is_unknown(&job->state, &sight, now_ns, &failure);
+  serve_abort(job); /* before a trace is written: a disk may be slow */
   pthread_mutex_unlock(&job->lock);
   if (is_unknown) lose_aggregator(job, failure, false);
   sml_job_dump_if_wanted(job);

@@ -55,8 +55,9 @@ sml_status sml_retained_copy(struct sml_retained_inputs *inputs, const void *in,
   const uint64_t room_bytes = UINT64_C(1) << room_log2;
   pthread_mutex_lock(inputs->lock);
   struct sml_retained *r = pop_free(inputs, room_log2);
+  const uint64_t most_used_bytes = inputs->most_used_bytes;
   inputs->used_bytes += room_bytes;
-  inputs->most_used_bytes = sml_max_u64(inputs->most_used_bytes, inputs->used_bytes);
+  inputs->most_used_bytes = sml_max_u64(most_used_bytes, inputs->used_bytes);
   struct sml_retained *trimmed = r == NULL ? trim(inputs) : NULL;
   pthread_mutex_unlock(inputs->lock);
   free_list(trimmed);
@@ -64,6 +65,7 @@ sml_status sml_retained_copy(struct sml_retained_inputs *inputs, const void *in,
   if (r == NULL) {
     pthread_mutex_lock(inputs->lock);
     inputs->used_bytes -= room_bytes;
+    inputs->most_used_bytes = sml_max_u64(most_used_bytes, inputs->used_bytes);
     pthread_mutex_unlock(inputs->lock);
     return sml_fail(SML_ERR_NO_MEMORY, "no memory for a copy of %zu bytes, which retry needs", num_bytes);
   }
