@@ -119,7 +119,7 @@ static void pass_note(struct sml_aggd *a, const struct sml_effect *e) {
   struct sml_aggd_note note = {.name = note_names[e->note].name,
                                .is_warning = note_names[e->note].is_warning,
                                .job_name = e->job_name,
-                               .key_name = e->key_name ? e->key_name : "",
+                               .key_name = e->key_name,
                                .job = e->job,
                                .epoch = e->epoch,
                                .world_size = e->world_size,

@@ -58,7 +58,7 @@ void sml_aggd_trace_note(struct sml_aggd_trace *t, const struct sml_effect *note
       [SML_NOTE_EVICT_REFUSED] = SML_TRACE_STATUS_REFUSED, /* who asked is no operator, either */
       [SML_NOTE_NO_MULTICAST] = SML_TRACE_MULTICAST_REFUSED};
   _Static_assert(SML_ARRAY_LEN(events) == SML_NUM_NOTES, "each note has its event");
-  const bool has_job = note->job_name != NULL && note->job_name[0] != 0 && note->note != SML_NOTE_JOIN_REFUSED;
+  const bool has_job = note->job_name[0] != 0 && note->note != SML_NOTE_JOIN_REFUSED;
   if (has_job && note->note == SML_NOTE_JOB_STARTED) sml_recorder_set_use(&t->job_recorders, note->job);
   const uint16_t job = has_job ? note->job : UINT16_MAX;
   sml_recorder_put(sml_recorder_set_pick(&t->job_recorders, job, t->recorder),

@@ -11,7 +11,9 @@
 #define NUM_NOTES 1000u
 
 static void note(struct sml_aggd_trace *t, enum sml_note kind, uint16_t job, const char *name, uint64_t now_ns) {
-  sml_aggd_trace_note(t, &(struct sml_effect){.note = kind, .job = job, .job_name = name}, now_ns);
+  struct sml_effect effect = {.note = kind, .job = job};
+  snprintf(effect.job_name, sizeof effect.job_name, "%s", name != NULL ? name : "");
+  sml_aggd_trace_note(t, &effect, now_ns);
 }
 
 static uint32_t count(const struct sml_trace_dump *dump, uint16_t job, enum sml_trace_event event) {

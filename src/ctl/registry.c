@@ -112,8 +112,8 @@ void sml_registry_note(struct sml_registry *r, enum sml_note note, const struct 
   effect->note = note;
   effect->rank = rank;
   effect->text = text;
-  effect->job_name = job ? job->name : "";
-  effect->key_name = job ? job->key_name : "";
+  snprintf(effect->job_name, sizeof effect->job_name, "%s", job ? job->name : "");
+  snprintf(effect->key_name, sizeof effect->key_name, "%s", job ? job->key_name : "");
   effect->job = job ? (uint16_t)(job - r->jobs) : 0;
   effect->epoch = job ? job->epoch : 0;
   effect->world_size = job ? job->world_size : 0;

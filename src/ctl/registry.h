@@ -120,10 +120,10 @@ struct sml_effect {
   uint64_t secret[2];        /* OPEN_JOB, START_JOB: as in WELCOME and START */
   uint64_t worker_nonce[2], daemon_nonce[2];
   enum sml_note note;
-  const char *job_name;  /* NOTE; JOIN_REFUSED: as the rank says, `job` is none */
-  const char *text;      /* NOTE: one sentence */
-  uint32_t offset_bytes; /* SHOW */
-  const char *key_name;  /* SHOW; NOTE of a job */
+  char job_name[SML_JOB_NAME_BYTES]; /* NOTE; JOIN_REFUSED: as the rank says, `job` is none */
+  const char *text;                  /* NOTE: one sentence */
+  uint32_t offset_bytes;             /* SHOW */
+  char key_name[SML_KEY_NAME_BYTES]; /* SHOW; NOTE of a job. Another job may have the ended one's place already */
 };
 
 enum sml_close_cause { SML_CLOSED_FIN, SML_CLOSED_RESET, SML_CLOSED_SLOW };

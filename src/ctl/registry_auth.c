@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Who may join at all: the first JOIN of a connection, the challenge, and what a wrong answer gets. */
+#include <stdio.h>
+
 #include "base/text.h"
 #include "ctl/registry_internal.h"
 
@@ -9,7 +11,7 @@ void sml_registry_turn_away(struct sml_registry *r, uint32_t conn, enum sml_note
   sml_registry_note(r, note, NULL, 0, sml_registry_text(r, "%s: %.420s", r->conns[conn].host, noted));
   if (note == SML_NOTE_JOIN_REFUSED) { /* a job of that name need not be there */
     struct sml_effect *effect = &r->effects[r->num_effects - 1];
-    effect->job_name = sml_registry_text(r, "%s", r->conns[conn].join.job_name);
+    snprintf(effect->job_name, sizeof effect->job_name, "%s", r->conns[conn].join.job_name);
     effect->rank = r->conns[conn].join.rank;
   }
   sml_registry_forget(r, conn);
@@ -91,7 +93,7 @@ void sml_registry_show(struct sml_registry *r, uint32_t conn, const struct sml_c
   }
   struct sml_effect *effect = sml_registry_emit(r, SML_EFFECT_SHOW);
   effect->conn = conn;
-  effect->key_name = c->state == SML_CONN_VIEWER ? c->join.key_name : "";
+  snprintf(effect->key_name, sizeof effect->key_name, "%s", c->state == SML_CONN_VIEWER ? c->join.key_name : "");
   effect->offset_bytes = status->offset_bytes;
 }
 

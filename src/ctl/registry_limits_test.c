@@ -239,6 +239,18 @@ static void test_full_job_table(void **state) {
     assert_int_equal(kind, c < SML_REGISTRY_MAX_JOBS ? SML_CTL_WELCOME : SML_CTL_REFUSE);
   }
   expect_consistent();
+  /* Later one of them makes room. What is noted of it has its own name, though another job has its place then. */
+  struct sml_ctl_message m = join_message("late", 0, 2);
+  const struct sml_effect *e;
+  char notes[256] = "";
+  w.now_ns += 5 * S;
+  sml_registry_on_opened(w.r, SML_REGISTRY_MAX_JOBS, "10.0.0.1:1", w.now_ns);
+  while (sml_registry_next_effect(w.r)) continue;
+  sml_registry_on_message(w.r, SML_REGISTRY_MAX_JOBS, &m, w.now_ns);
+  while ((e = sml_registry_next_effect(w.r)))
+    if (e->kind == SML_EFFECT_NOTE) add(notes, sizeof notes, "%s %d; ", e->job_name, strstr(e->text, "n0") != NULL);
+  assert_string_equal(notes, "n0 1; late 0; ");
+  expect_consistent();
 }
 
 static void test_limit_is_noted_once_a_second(void **state) {
