@@ -95,6 +95,46 @@ def test_watchdog_watches_the_thread_that_keeps_the_jobs():
             assert manager.recv(4096).startswith(b"STOPPING=1")
 
 
+STUCK_DISK = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+int open(const char *path, int flags, ...) {
+  int (*next)(const char *, int, mode_t) = dlsym(RTLD_NEXT, "open");
+  while (strstr(path, ".trace.")) pause();
+  return next(path, flags, 0600);
+}
+int open64(const char *path, int flags, ...) { return open(path, flags); }
+"""
+
+
+def test_a_disk_that_stands_still_keeps_nobody_waiting():
+    """With its flight recorder on such a disk the daemon lives, says what it does not write, and ends."""
+    with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        with open(folder + "/disk.c", "w", encoding="utf-8") as file:
+            file.write(STUCK_DISK)
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", folder + "/disk.so", folder + "/disk.c", "-ldl"], check=True)
+        manager.bind(folder + "/notify")
+        manager.settimeout(PATIENCE_S)
+        env = {**os.environ, "NOTIFY_SOCKET": folder + "/notify", "WATCHDOG_USEC": "3000000", "LD_PRELOAD": folder + "/disk.so"}
+        with subprocess.Popen([SWITCHMLD, "--listen", "127.0.0.1:0", "--trace-dir", folder], env=env, stderr=subprocess.PIPE,
+                              text=True) as daemon:
+            try:
+                assert manager.recv(4096).startswith(b"READY=1")
+                daemon.send_signal(signal.SIGUSR1)
+                assert [manager.recv(4096) for _ in range(2)] == [b"WATCHDOG=1"] * 2
+                daemon.send_signal(signal.SIGUSR1)
+                assert any("still being written" in line for line in iter(daemon.stderr.readline, "")), "said nothing"
+                daemon.send_signal(signal.SIGTERM)
+                while manager.recv(4096) == b"WATCHDOG=1":
+                    pass
+                assert daemon.wait(PATIENCE_S) == 0
+            finally:
+                daemon.kill()
+
+
 def test_service_manager_that_is_gone_is_no_failure():
     for name in ["/nowhere/at/all", "no-path", "/" + "x" * 200]:
         with subprocess.Popen([SWITCHMLD, "--listen", "127.0.0.1:0"], env={**os.environ, "NOTIFY_SOCKET": name},

@@ -431,5 +431,6 @@ int main(int argc, char **argv) {
   const struct sml_log_field fields[] = {{"signal", sigabbrev_np(signal_number), 0}, {"dropped_packets", drops, 0}};
   sml_log_event(SML_LOG_INFO, "stopping", fields, SML_ARRAY_LEN(fields), "");
   stop(&d);
+  sml_trace_files_finish(&d.trace_files);
   return 0;
 }

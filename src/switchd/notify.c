@@ -7,6 +7,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "base/base.h"
 #include "base/fd.h"
 
 bool sml_notify(const char *text) {
@@ -35,8 +36,7 @@ static uint64_t number_of(const char *variable) {
 }
 
 uint64_t sml_notify_watchdog_ns(void) {
-  const uint64_t us = number_of("WATCHDOG_USEC");
-  if (us == 0 || us > UINT64_C(3600) * 1000 * 1000) return 0; /* an hour is no watch */
+  const uint64_t us = sml_min_u64(number_of("WATCHDOG_USEC"), UINT64_C(3600) * 1000 * 1000);
   const bool is_for_us = getenv("WATCHDOG_PID") == NULL || number_of("WATCHDOG_PID") == (uint64_t)getpid();
   return is_for_us ? us * 1000 / 3 : 0;
 }
