@@ -391,6 +391,7 @@ static bool leave(struct sml_conform_stage *base, uint32_t job, uint32_t rank) {
   struct live *t = (struct live *)base;
   struct member *m = &t->members[job][rank], *other = &t->members[job][rank == 0 ? 1 : 0];
   leave_job(m);
+  if (!other->x) return fail(t, "rank %u leaves, and nobody is there to be told", rank);
   other->x->deadline_ns = sml_clock_ns() + t->options.patience_ns;
   do
     if (!sml_exchange_hear(other->x, t->options.source->key_name)) return fail(t, "%s", other->x->error);

@@ -221,7 +221,10 @@ static bool read_step(struct reader *r, const json_t *object) {
                      : !read_socket(r, json_object_get(object, "from"), &step->packet.socket) ||
                            !read_packet(r, sent, &step->packet))
     return false;
-  if (!step->is_leave && step->packet.socket == SML_CONFORM_STRANGER && !(step->packet.given & 1u << SML_FIELD_RANK))
+  const bool is_rank = step->packet.socket < v->jobs[job].num_ranks;
+  if (!is_rank && (step->is_leave || step->packet.socket != SML_CONFORM_STRANGER))
+    return fail(r, "this job has %u ranks: whose step?", v->jobs[job].num_ranks);
+  if (!step->is_leave && !is_rank && !(step->packet.given & 1u << SML_FIELD_RANK))
     return fail(r, "a stranger has no rank: say one");
   return read_text(r, object, "verdict", step->verdict, sizeof step->verdict) &&
          read_text(r, object, "reason", step->reason, sizeof step->reason) &&

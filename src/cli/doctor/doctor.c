@@ -37,13 +37,21 @@ static const struct sml_option_parser parser = {
 
 /* --- the order --- */
 
+/* Else what others took is no fault of this aggregator. */
+static bool has_time(struct sml_doctor *d, enum sml_doctor_class class, const char *id) {
+  if (sml_doctor_patience(d, SML_NS_PER_S) > 0) return true;
+  sml_doctor_find(d, class, id, SML_FINDING_SKIPPED, NULL, "raise --timeout", "no time is left");
+  return false;
+}
+
 /* From the name to a sum: what fails makes the rest pointless. */
 static void look_at_path(struct sml_doctor *d, struct sml_doctor_target *t) {
-  if (!sml_doctor_check_name(d, t)) return;
-  if (!sml_doctor_check_control(d, t)) return;
+  if (!has_time(d, SML_DOCTOR_NAME, "name") || !sml_doctor_check_name(d, t)) return;
+  if (!has_time(d, SML_DOCTOR_CONTROL, "control") || !sml_doctor_check_control(d, t)) return;
   if (!sml_doctor_check_version(d, t)) return;
   sml_doctor_check_room(d, t);
-  const bool is_path_open = sml_doctor_check_key(d, t) && sml_doctor_check_data(d, t) && sml_doctor_check_mtu(d, t);
+  const bool is_path_open = has_time(d, SML_DOCTOR_KEY, "key") && sml_doctor_check_key(d, t) &&
+                            sml_doctor_check_data(d, t) && sml_doctor_check_mtu(d, t);
   if (is_path_open) sml_doctor_check_sum(d, t);
   sml_doctor_check_link(d, t);
   sml_doctor_check_job(d, t);

@@ -111,8 +111,7 @@ void sml_trace_summary_add(struct sml_trace_summary *s, const struct sml_trace_i
   s->last_ns = sml_max_u64(s->last_ns, item->time_ns);
   s->num_items++;
   if (item->event == NULL) return;
-  snprintf(name, sizeof name, "%.*s", (int)sml_min_u32(item->event->name.num_bytes, NAME_BYTES - 1),
-           item->event->name.bytes);
+  sml_trace_put_text(name, sizeof name, item->event->name);
   add_count(s->events, &s->num_events, name);
   const struct sml_record *r = &item->record;
   if (strcmp(name, "pending_received") == 0) add_wait(s, item, r->rank, r->value, r->chunk);
