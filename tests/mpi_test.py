@@ -259,7 +259,7 @@ def test_bad_parameters_are_told_and_nobody_waits():
            "timeout": ("0", "is no number from 1 to 1000000000; 3600 is used"),
            "join_timeout": ("-1", "is no number from 1 to 1000000000; 10 is used"),
            "min_count": ("many", "is no number from 0 to 18446744073709551615; 4096 is used"),
-           "priority": ("high", "is no number; 90 is used")}
+           "priority": ("high", "is no number; 77 is used")}
     of_one = " ".join(f"OMPI_MCA_coll_switchml_{name}={text}" for name, (text, _) in bad.items())
     out, taken = run("mpirun.openmpi", "-n", 2, "sh", "-c", f'[ "$OMPI_COMM_WORLD_RANK" != 1 ] || export {of_one}; exec "$0"',
                      client)
@@ -278,6 +278,14 @@ def test_words_of_switches():
         out, taken = run("mpirun.mpich", "-n", 2, "-env", "LD_PRELOAD", library, client, SWITCHML_DISABLE=word)
         check_client(out, taken, 2, num_taken, 2 * NUM_IN_OTHERS if num_taken else 0)
         assert out.count("SWITCHML_DISABLE=maybe: set 1 or 0; 0 is used") == (2 if word == "maybe" else 0), out
+
+
+def test_what_is_disabled_takes_nothing():
+    """Whatever a site's file of parameters says."""
+    need(COMPONENT)
+    client = compiled("mpicc.openmpi", "mpi_client.c")
+    out, taken = run("mpirun.openmpi", "--mca", "coll_switchml_types", TYPES, "-n", 2, client, SWITCHML_DISABLE=1)
+    check_client(out, taken, 2, 0, 0)
 
 
 def test_types_that_are_empty_are_the_default():
@@ -426,8 +434,9 @@ def test_preloaded_into_openmpi():
     library = os.path.join(MODULES, "libswitchml_pmpi_openmpi.so")
     need(library)
     client = compiled("mpicc.openmpi", "mpi_client.c")
-    out, taken = run("mpirun.openmpi", "--mca", "coll", "^switchml", "-n", 2, "-x", "LD_PRELOAD=" + library, client)
-    check_client(out, taken, 2, NUM_BLOCKING, 2 * NUM_IN_OTHERS)
+    out, taken = run("mpirun.openmpi", "--mca", "coll", "^switchml", "--mca", "btl", "tcp,self", "-n", 3, "-x",
+                     "LD_PRELOAD=" + library, client)  # by TCP a large message needs both ranks
+    check_client(out, taken, 3, NUM_BLOCKING, (3 + 2) * NUM_IN_OTHERS)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,9 @@
 
 /* ---- the component and its parameters ---- */
 
-#define USUAL_PRIORITY 90 /* above tuned (30) and han (35 at most): who loads it wants it */
+/* Above tuned (30) and han (35 at most): who loads it wants it. Below those that give tensors on GPUs to others as
+ * copies on the host (cuda of 4.1 and accelerator of 5.0: 78). */
+#define USUAL_PRIORITY 77
 static int priority;
 static struct sml_mpi_settings settings;
 
@@ -424,6 +426,7 @@ static int open_component(void) {
   read_priority();
   sml_mpi_read_lease("coll_switchml_lease", lease_text, &settings.lease_s);
   sml_mpi_read_types("coll_switchml_types", types_text, &settings.types);
+  if (settings.is_disabled) settings.types = 0;
   return OMPI_SUCCESS;
 }
 

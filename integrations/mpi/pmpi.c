@@ -17,6 +17,8 @@ struct communicator {
   struct communicator *next;
 };
 
+#define LEAST_LARGEST_TAG 32767 /* of any MPI */
+
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* of the list and the keyval */
 static struct communicator *communicators;
 static int keyval = MPI_KEYVAL_INVALID;
@@ -29,11 +31,14 @@ static int gather(void *user, const void *in, void *out, size_t bytes) {
   return PMPI_Allgather(in, (int)bytes, MPI_BYTE, out, (int)bytes, MPI_BYTE, c->comm) == MPI_SUCCESS ? 0 : 1;
 }
 
-/* Looking for a message, and leaving it where it is, makes MPI look at all. */
+/* Looking for a message makes MPI look at all, as long as there is none: so for one that nobody sends. */
 static int let_mpi_go_on(void *user) {
   struct communicator *c = user;
-  int is_there;
-  return PMPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, c->comm, &is_there, MPI_STATUS_IGNORE);
+  int is_there, rank, has_largest_tag, *largest_tag;
+  const int error = PMPI_Comm_rank(c->comm, &rank);
+  if (error != MPI_SUCCESS) return error;
+  PMPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &largest_tag, &has_largest_tag);
+  return PMPI_Iprobe(rank, has_largest_tag ? *largest_tag : LEAST_LARGEST_TAG, c->comm, &is_there, MPI_STATUS_IGNORE);
 }
 
 /* ---- communicators ---- */

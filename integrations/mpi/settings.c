@@ -162,9 +162,8 @@ struct sml_mpi_settings sml_mpi_settings_of_environment(void) {
   read_number("SWITCHML_MPI_MAX_JOBS", 0, UINT32_MAX, &s.max_jobs);
   sml_mpi_read_lease("SWITCHML_LEASE", getenv("SWITCHML_LEASE"), &s.lease_s);
   sml_mpi_read_types("SWITCHML_MPI_TYPES", getenv("SWITCHML_MPI_TYPES"), &s.types);
-  bool is_disabled = false;
-  read_switch("SWITCHML_DISABLE", &is_disabled);
-  if (is_disabled) s.types = 0;
+  read_switch("SWITCHML_DISABLE", &s.is_disabled);
+  if (s.is_disabled) s.types = 0;
   read_switch("SWITCHML_ONE_WAY", &s.is_one_way);
   read_switch("SWITCHML_REQUIRE", &s.is_required);
   read_switch("SWITCHML_MPI_VERBOSE", &s.is_verbose);

@@ -31,6 +31,7 @@ struct sml_mpi_settings {
   bool is_one_way;                        /* SWITCHML_ONE_WAY */
   bool is_exact;    /* sums of floats are; not with SWITCHML_EXACT=0, _FLOAT_BITS or _FLOAT64_BITS */
   bool is_required; /* a call that should be taken and cannot be is an error, not MPI's */
+  bool is_disabled; /* and types is 0 */
   bool is_verbose;  /* tells how each communicator's job starts and ends */
 };
 /* From so many hosts on one exchange with an aggregator takes less time than MPI's over TCP (figures: README.md), as

@@ -175,9 +175,12 @@ static void many_at_once(void) {
   for (int k = 0; k < NUM; k++) check(x[k][9] >= (float)(k * size + size * (size - 1) / 2), "one of many", k);
 }
 
-/* A rank's late call waits for a large message of one that is in its call already: MPI must go on meanwhile. */
+/* A rank's late call waits for a large message of one that is in its call already: MPI must go on meanwhile, also if
+ * there is another message, which nobody takes yet. */
 static void message_beside(void) {
   const int count = 1 << 20;
+  int small = rank;
+  if (rank == size - 1 && size > 2) MPI_Send(&small, 1, MPI_INT, 0, 6, MPI_COMM_WORLD);
   float *x = calloc((size_t)count, sizeof *x);
   MPI_Request request = MPI_REQUEST_NULL;
   if (rank == 0) MPI_Isend(x, count, MPI_FLOAT, 1, 5, MPI_COMM_WORLD, &request);
@@ -187,6 +190,7 @@ static void message_beside(void) {
   }
   sum_floats(MPI_COMM_WORLD, 5000, 0);
   MPI_Wait(&request, MPI_STATUS_IGNORE);
+  if (rank == 0 && size > 2) MPI_Recv(&small, 1, MPI_INT, size - 1, 6, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
   free(x);
 }
 
