@@ -203,7 +203,7 @@ def test_wrong_addresses_and_strangers():
             (5, "control", "Connection refused", "start switchmld", f"127.0.0.1:{closed_port}"),
             (5, "version", "not a switchmld", "another service", f"127.0.0.1:{stranger.getsockname()[1]}"),
             (5, "version", "not answered", "is stopped, or overloaded", mute.address, "--timeout", "1"),
-            (5, "name", "no time is left", "raise --timeout", f"{slow.address},{other.address}", "--timeout", "1"),
+            (5, "name", "no time is left to look", "raise --timeout", f"{slow.address},{other.address}", "--timeout", "1"),
             (6, "version", f"version {peer.CTL_VERSION}, the aggregator {peer.CTL_VERSION + 1}", "install the same switchml version", other.address),
             (6, "version", "of wire version 1, the aggregator's of 2", "install the same", newer.address),
             (9, "data", f"UDP port {shut.data_port} .* is closed", "forward or publish the UDP", shut.address),

@@ -379,6 +379,7 @@ sml_status sml_job_abort(sml_job *job, const char *why) {
   add_outstanding(job, &failure);
   sml_job_fail_locked(job, &failure, true);
   await_abort_sent(job);
+  sml_job_await_dump_locked(job); /* likewise */
   pthread_mutex_unlock(&job->lock);
   return SML_OK;
 }

@@ -351,14 +351,16 @@ static sml_status exchange(const struct sml_job_settings *s, sml_status status, 
                      .settings_hash = hash_settings(s),
                      .random = sml_random_bits()};
   if (is_shut_out(s, status)) return status;
-  if (status != SML_OK) snprintf(r.detail, sizeof r.detail, "%s", sml_error_detail());
+  char detail[SML_ERROR_DETAIL_BYTES];
+  snprintf(detail, sizeof detail, "%s", status != SML_OK ? sml_error_detail() : "");
+  snprintf(r.detail, sizeof r.detail, "%.*s", (int)sizeof r.detail - 1, detail);
   uint8_t mine[RECORD_BYTES];
   write_record(mine, &r);
   uint8_t *all = calloc(o->world_size, RECORD_BYTES);
   if (all == NULL) return sml_fail(SML_ERR_NO_MEMORY, "no memory for the records of %u ranks", o->world_size);
   sml_status verdict = sml_job_settings_gather(s, mine, all, RECORD_BYTES);
   if (verdict == SML_OK) verdict = judge_records(all, o->world_size, random_out);
-  else if (status != SML_OK) verdict = sml_fail(status, "%s", r.detail); /* why others left, or wait */
+  else if (status != SML_OK) verdict = sml_fail(status, "%s", detail); /* why others left, or wait */
   free(all);
   return verdict;
 }

@@ -390,7 +390,9 @@ static int say_checked(const struct sml_settings *s) {
 
 int main(int argc, char **argv) {
   sml_fd_fill_standard();
-  struct daemon d = {.argc = argc, .argv = argv};
+  static struct daemon d; /* a file of the flight recorder may be being written at the end */
+  d.argc = argc;
+  d.argv = argv;
   struct sml_settings *s = &d.settings;
   char error[ERROR_BYTES];
   int status = sml_settings_read(argc, argv, false, s, error, sizeof error);
@@ -431,6 +433,6 @@ int main(int argc, char **argv) {
   const struct sml_log_field fields[] = {{"signal", sigabbrev_np(signal_number), 0}, {"dropped_packets", drops, 0}};
   sml_log_event(SML_LOG_INFO, "stopping", fields, SML_ARRAY_LEN(fields), "");
   stop(&d);
-  sml_trace_files_finish(&d.trace_files);
+  sml_trace_files_finish(&d.trace_files, SML_NS_PER_S);
   return 0;
 }

@@ -13,7 +13,7 @@
 #define UNASKED_NS (10 * SML_NS_PER_S)
 #define MAX_UNASKED 64u
 #define PATH_BYTES 4096u
-#define WRITER_NS SML_NS_PER_S /* the main thread waits so long for it, before the next file and at the end */
+#define PATIENCE_NS (200 * SML_NS_PER_MS) /* for the file before: the service manager waits for a word of life */
 
 void sml_trace_files_note(struct sml_trace_files *f, const struct sml_aggd_note *note) {
   if (f->folder == NULL || strcmp(note->name, "job_aborted") != 0) return;
@@ -37,28 +37,27 @@ static void *write_file(void *files) {
   return NULL;
 }
 
-void sml_trace_files_finish(struct sml_trace_files *f) {
-  struct timespec until;
+void sml_trace_files_finish(struct sml_trace_files *f, uint64_t patience_ns) {
   if (!f->is_writing) return;
-  clock_gettime(CLOCK_MONOTONIC, &until);
-  until.tv_sec += (time_t)(WRITER_NS / SML_NS_PER_S);
+  const struct timespec until = sml_timespec(sml_clock_ns() + patience_ns);
   f->is_writing = pthread_clockjoin_np(f->writer, NULL, CLOCK_MONOTONIC, &until) != 0;
 }
 
 /* Another thread writes it: this one tells the service manager that the daemon lives, and hears signals. */
-static void begin_file(struct sml_trace_files *f, struct sml_aggd *aggd, const char *reason) {
-  sml_trace_files_finish(f);
+static bool begin_file(struct sml_trace_files *f, struct sml_aggd *aggd, const char *reason) {
+  sml_trace_files_finish(f, PATIENCE_NS);
   if (f->is_writing) {
     complain("the file before it is still being written: the disk of --trace-dir stands still, or is slow");
-    return;
+    return false;
   }
   snprintf(f->prefix, sizeof f->prefix, "%s/switchmld", f->folder);
   f->dump = (struct sml_trace_dump){.program = "switchmld", .reason = reason};
   const bool is_copied = sml_aggd_collect_trace(aggd, &f->dump);
   f->is_writing = is_copied && sml_thread_start(&f->writer, "sml-trace", write_file, f) == 0;
-  if (f->is_writing) return;
+  if (f->is_writing) return true;
   sml_trace_clear(&f->dump);
   complain("out of memory");
+  return false;
 }
 
 void sml_trace_files_on_signal(struct sml_trace_files *f, struct sml_aggd *aggd) {
@@ -68,12 +67,12 @@ void sml_trace_files_on_signal(struct sml_trace_files *f, struct sml_aggd *aggd)
     return;
   }
   if (!is_unasked) {
-    begin_file(f, aggd, "SIGUSR1");
+    (void)begin_file(f, aggd, "SIGUSR1");
     return;
   }
   const uint64_t now_ns = sml_clock_ns();
   if (f->num_unasked == MAX_UNASKED || (f->num_unasked > 0 && now_ns - f->last_unasked_ns < UNASKED_NS)) return;
+  if (!begin_file(f, aggd, "a job was aborted")) return;
   f->last_unasked_ns = now_ns;
   f->num_unasked++;
-  begin_file(f, aggd, "a job was aborted");
 }

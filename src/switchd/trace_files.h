@@ -23,5 +23,5 @@ struct sml_trace_files {
 void sml_trace_files_note(struct sml_trace_files *files, const struct sml_aggd_note *note);
 /* On the main thread, after SIGUSR1. */
 void sml_trace_files_on_signal(struct sml_trace_files *files, struct sml_aggd *aggd);
-/* At the end, on the main thread: waits a short time for a file that is being written. */
-void sml_trace_files_finish(struct sml_trace_files *files);
+/* On the main thread: waits so long at most for a file that is being written. */
+void sml_trace_files_finish(struct sml_trace_files *files, uint64_t patience_ns);

@@ -389,8 +389,9 @@ static uint32_t receive(struct sml_conform_stage *base, uint32_t job, uint32_t s
 /* The others are told, so it has been taken then. */
 static bool leave(struct sml_conform_stage *base, uint32_t job, uint32_t rank) {
   struct live *t = (struct live *)base;
-  struct member *m = &t->members[job][rank], *other = &t->members[job][rank == 0 ? 1 : 0];
-  leave_job(m);
+  struct member *other = t->members[job];
+  leave_job(&t->members[job][rank]);
+  for (uint32_t i = 0; i < t->vector->jobs[job].num_ranks && !other->x; i++) other = &t->members[job][i];
   if (!other->x) return fail(t, "rank %u leaves, and nobody is there to be told", rank);
   other->x->deadline_ns = sml_clock_ns() + t->options.patience_ns;
   do

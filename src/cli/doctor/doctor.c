@@ -40,7 +40,7 @@ static const struct sml_option_parser parser = {
 /* Else what others took is no fault of this aggregator. */
 static bool has_time(struct sml_doctor *d, enum sml_doctor_class class, const char *id) {
   if (sml_doctor_patience(d, SML_NS_PER_S) > 0) return true;
-  sml_doctor_find(d, class, id, SML_FINDING_SKIPPED, NULL, "raise --timeout", "no time is left");
+  sml_doctor_find(d, class, id, SML_FINDING_WARNING, NULL, "raise --timeout", "no time is left to look at it");
   return false;
 }
 
