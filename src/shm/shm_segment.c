@@ -180,7 +180,7 @@ static void serve_one(int peer, int memory_fd, const struct greeting *mine, uint
 }
 
 static enum sml_shm_met serve_all(struct descriptors *d, const struct sml_shm_meeting *m, size_t num_bytes,
-                                  uint64_t *served, uint32_t *missing_out, char *error) {
+                                  uint64_t *served, uint32_t *missing_out) {
   const struct greeting mine = make_greeting(m, num_bytes);
   for (;;) {
     uint32_t missing = 1;
@@ -191,11 +191,9 @@ static enum sml_shm_met serve_all(struct descriptors *d, const struct sml_shm_me
     if (state != SML_SHM_MET) return state;
     if (!await(d->fds[LISTENER], POLLIN, STEP_MS)) continue;
     sml_fork_lock();
-    const int fd = sml_fd_raise(accept4(d->fds[LISTENER], NULL, NULL, SOCK_CLOEXEC)), number = errno;
-    if (keep(d, PEER, fd)) serve_one(d->fds[PEER], d->fds[MEMORY], &mine, served);
+    if (keep(d, PEER, sml_fd_raise(accept4(d->fds[LISTENER], NULL, NULL, SOCK_CLOEXEC))))
+      serve_one(d->fds[PEER], d->fds[MEMORY], &mine, served);
     let_go(d, PEER);
-    errno = number;
-    if (fd < 0 && (number == EMFILE || number == ENFILE)) return fail(error, "accepting a local connection");
   }
 }
 
@@ -212,7 +210,7 @@ static enum sml_shm_met listen_and_serve(struct descriptors *d, const struct sml
   else if (bind(d->fds[LISTENER], (struct sockaddr *)(void *)&name, name_bytes) != 0 ||
            listen(d->fds[LISTENER], (int)m->num_ranks) != 0)
     met = fail(error, "listening on a local socket");
-  else met = serve_all(d, m, num_bytes, served, missing_out, error);
+  else met = serve_all(d, m, num_bytes, served, missing_out);
   free(served);
   return met;
 }
@@ -243,7 +241,6 @@ enum sml_shm_met sml_shm_segment_offer(struct sml_shm_segment *s, size_t num_byt
 
 /* ---- the others ---- */
 
-/* errno is EMFILE if it came, and there is no descriptor for it. */
 static bool receive_memory(struct descriptors *d) {
   char byte;
   struct iovec data = {.iov_base = &byte, .iov_len = 1};
@@ -259,9 +256,7 @@ static bool receive_memory(struct descriptors *d) {
       recvmsg(d->fds[PEER], &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT) == 1 ? CMSG_FIRSTHDR(&message) : NULL;
   if (c != NULL && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS && c->cmsg_len == CMSG_LEN(sizeof fd))
     memcpy(&fd, CMSG_DATA(c), sizeof fd);
-  const bool is_kept = keep(d, MEMORY, sml_fd_raise(fd));
-  errno = (message.msg_flags & MSG_CTRUNC) != 0 ? EMFILE : 0;
-  return is_kept;
+  return keep(d, MEMORY, sml_fd_raise(fd));
 }
 
 /* A segment that could still shrink would be a way to kill this process. */
@@ -282,7 +277,7 @@ static enum sml_shm_met ask_once(struct descriptors *d, struct sml_shm_segment *
   if (send(fd, &g, sizeof g, MSG_NOSIGNAL | MSG_DONTWAIT) != (ssize_t)sizeof g) return SML_SHM_TOO_LATE;
   /* Those before this one may take their time; who serves it looks at the deadline, and so does the caller. */
   if (!await(fd, POLLIN, GREETING_MS)) return SML_SHM_TOO_LATE;
-  if (!receive_memory(d)) return errno == EMFILE ? fail(error, "receiving shared memory") : SML_SHM_TOO_LATE;
+  if (!receive_memory(d)) return SML_SHM_TOO_LATE;
   enum sml_shm_met met = SML_SHM_TOO_LATE;
   if (is_sound(d->fds[MEMORY], num_bytes)) met = map(s, d->fds[MEMORY], num_bytes, error);
   const char byte = 1;
