@@ -153,7 +153,7 @@ def of_type(number, change):
 def expect_found(wanted, spared, env=None, **changes):
     """The wrong aggregator fails the vectors that are wanted, and not those spared."""
     with e2e.Daemon() as daemon, Proxy(daemon, **changes) as proxy:
-        found = report(proxy.address, "--tries", "1", "--timeout", str(0.5 * e2e.PATIENCE), "--only",
+        found = report(proxy.address, "--tries", "1", "--timeout", str(tap.patience_s(0.5 * e2e.PATIENCE)), "--only",
                        ",".join([*wanted, *spared]), expected=1, env=env)
     assert len(found["vectors"]) == len(wanted) + len(spared), found
     failed = results(found, "failed")
